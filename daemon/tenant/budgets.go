@@ -95,14 +95,14 @@ func (m *memoryPools) thaw(l *lgpu) {
 }
 
 // need grants an lgpu so many bytes more of a kind of memory than it uses now, if that is possible, and returns what is
-// granted then.
-func (m *memoryPools) need(l *lgpu, kind int, bytes uint64) (granted uint64, ok bool) {
+// granted then; else by is the ID of the lgpu or the group whose limit does not allow it.
+func (m *memoryPools) need(l *lgpu, kind int, bytes uint64) (granted, by uint64, ok bool) {
 	p := m.host
 	if kind != hostKind {
 		p = m.devices[l.Devices[kind-1].UUID]
 	}
-	ok = p.need(l.ID, bytes)
-	return p.quotas[l.ID].granted, ok
+	by, ok = p.need(l.ID, bytes)
+	return p.quotas[l.ID].granted, by, ok
 }
 
 // setBudgets replaces all budgets, which form a tree.

@@ -86,6 +86,12 @@ func (p *program) do(command string, args []string) (string, error) {
 	case "hear":
 		m, text, _, err := p.hear()
 		return fmt.Sprintf("%d %d %d %s", m.Kind, m.Device, m.Value, text), err
+	case "hear-serial":
+		m, _, _, err := p.hear()
+		return fmt.Sprintf("%d %d %d", m.Kind, m.Serial, m.Value), err
+	case "answer": // kind, serial, value, flags, why
+		m := protocol.Message{Kind: uint16(number(0)), Serial: number(1), Value: number(2), Flags: uint32(number(3)), Extra: number(4)}
+		return "ok", unix.Send(p.fd, m.Append(nil), unix.MSG_NOSIGNAL)
 	case "hear-level": // Keep or Store
 		m, _, files, err := p.hear()
 		if len(files) > 0 {
@@ -262,6 +268,9 @@ func (p *program) introduce(m protocol.Message, fd int) (string, error) {
 		usage, err := unix.Mmap(files[1], 0, region.UsageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
 			return "", err
+		}
+		if m.Flags&protocol.FlagRejoin != 0 {
+			p.held = [region.MaxDevices]uint64{} // it is to charge it anew
 		}
 		p.usage, p.usageFD = (*region.Usage)(unsafe.Pointer(&usage[0])), files[1]
 	} else if !p.unseen {

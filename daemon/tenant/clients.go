@@ -65,9 +65,7 @@ func (s *Server) join(c *connection, id uint64, cgroup string) error {
 	if l.anyManaged() {
 		s.logRoster(l, l.roster.release(index)) // what the one before with this index held
 	}
-	l.shared.Claim(index, region.Owner{
-		PID: innerPID(c.peer.PID), Start: c.peer.Start, Namespace: namespace(c.peer.PID), Comm: c.peer.Comm,
-	})
+	l.shared.Claim(index, ownerOf(c.peer))
 	c.client = &client{
 		lgpu: l, index: index, peer: c.peer, life: c.life, joined: time.Now(), cgroup: cgroup, conn: c,
 		announced: make(chan struct{}),
@@ -261,6 +259,7 @@ func (s *Server) resume(c *connection, p packet) (err error) {
 	}
 	former.conn, c.client, c.unseen, c.resumed = c, former, former.oldLimits, true
 	s.brought(former)
+	s.Parking.resumed(c.peer.Process)
 	s.mu.Unlock()
 	return l.shared.Files(func(limits, _ int) error {
 		m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagReconnect, Client: p.Client, ID: l.ID}
@@ -306,6 +305,9 @@ func (s *Server) remove(c *client) {
 	c.gone = true
 	l, conn, last := c.lgpu, c.conn, c.describe()
 	delete(s.clients, c.peer.Process)
+	if c.life.ended() {
+		s.Parking.processEnded(c.peer.Process)
+	}
 	l.clients[c.index] = nil
 	l.count--
 	l.stale = append(l.stale, c.index)
@@ -382,6 +384,7 @@ func (s *Server) disconnected(c *connection) {
 	delete(s.open, c)
 	if c.client != nil && c.client.conn == c {
 		c.client.conn = nil
+		s.Parking.unanswered(c.client.peer.Process)
 		if c.client.holder != nil {
 			s.config.Residence.Lost(c.client.holder)
 		}

@@ -246,7 +246,7 @@ func (c *connection) begin() (err error) {
 	errors.As(err, &refusal)
 	text := refusal.Text
 	c.send(protocol.Message{Kind: protocol.Refuse, Value: uint64(refusal.Errno)}, text[:min(len(text), protocol.MaxText)])
-	if c.server.refusals.allow(time.Now()) {
+	if err != errKept && c.server.refusals.allow(time.Now()) {
 		c.server.config.Observer.Refused(c.peer, err)
 	}
 	return err
@@ -266,6 +266,11 @@ func (c *connection) hello(p packet) error {
 	}
 	if p.Flags&protocol.FlagReconnect != 0 {
 		return c.server.resume(c, p)
+	}
+	if p.Flags&protocol.FlagRejoin != 0 {
+		if known, err := c.server.Parking.rejoin(c); known {
+			return err
+		}
 	}
 	e, err := evidence(c.peer, c.life, c.server.lgpuOf, func(e *Evidence) error {
 		e.Door = c.door
@@ -359,6 +364,8 @@ func (c *connection) step() error {
 		c.server.config.Gate.Want(gate, p.Message)
 	case p.Kind == protocol.Closed && gate != nil:
 		c.server.config.Gate.Closed(gate, p.Message)
+	case p.Kind == protocol.Halted, p.Kind == protocol.Parked:
+		c.server.Parking.answered(c.client, p.Message)
 	case p.Kind == protocol.Sliced && gate != nil:
 		c.server.config.Gate.Sliced(gate, p.Message)
 	default:

@@ -91,23 +91,24 @@ func (s *Server) need(c *client, m protocol.Message) protocol.Message {
 	if m.Flags&protocol.FlagHost != 0 {
 		kind, device = hostKind, -1
 	}
-	granted, ok := s.ask(c, kind, m.Value)
+	granted, _, ok := s.ask(c, kind, m.Value)
 	if !ok {
 		c.lgpu.messages.delay(time.Now(), reapCost)
 		s.reap()
-		if granted, ok = s.ask(c, kind, m.Value); !ok {
-			s.config.Observer.OutOfMemory(s.describe(c), device, m.Value)
+		var by uint64
+		if granted, by, ok = s.ask(c, kind, m.Value); !ok {
+			s.config.Observer.OutOfMemory(s.describe(c), device, m.Value, by)
 		}
 	}
 	return protocol.Message{Kind: protocol.Memory, Device: m.Device, Flags: m.Flags & protocol.FlagHost, Value: granted}
 }
 
-// ask tries to have more granted.
-func (s *Server) ask(c *client, kind int, bytes uint64) (granted uint64, ok bool) {
+// ask tries to have more granted; see memoryPools.need.
+func (s *Server) ask(c *client, kind int, bytes uint64) (granted, by uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.gone || c.lgpu.removed {
-		return 0, true // there is nobody to answer
+		return 0, 0, true // there is nobody to answer
 	}
 	return s.memory.need(c.lgpu, kind, bytes)
 }

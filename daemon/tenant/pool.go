@@ -31,6 +31,7 @@ type pool struct {
 
 // budget is what a group allows.
 type budget struct {
+	id      uint64
 	parent  *budget
 	max     uint64
 	charged uint64 // sum of the quotas below
@@ -61,7 +62,7 @@ func newPool() *pool { return &pool{budgets: map[uint64]*budget{}, quotas: map[u
 func (p *pool) setBudgets(parents, max, quotas map[uint64]uint64) {
 	p.budgets = make(map[uint64]*budget, len(parents))
 	for id := range parents {
-		p.budgets[id] = &budget{max: region.NoLimit}
+		p.budgets[id] = &budget{id: id, max: region.NoLimit}
 		if m, ok := max[id]; ok {
 			p.budgets[id].max = m
 		}
@@ -155,20 +156,20 @@ func (p *pool) ask() {
 	visit(nil)
 }
 
-// need grants a quota so many bytes more than it uses now, and some to spare, which saves the next question. False: its
-// limit or a budget does not allow it, even with all that the others leave unused.
-func (p *pool) need(id, bytes uint64) bool {
+// need grants a quota so many bytes more than it uses now, and some to spare, which saves the next question. False: the
+// limit of the quota or the budget with the ID by does not allow it, even with all that the others leave unused.
+func (p *pool) need(id, bytes uint64) (by uint64, ok bool) {
 	s := p.quotas[id]
 	if s == nil || s.counter == nil {
-		return false
+		return id, false
 	}
 	used := s.inUse()
 	want := plus(used, bytes)
 	if want > min(s.limit, s.most) {
-		return false
+		return id, false
 	}
 	if want <= s.granted {
-		return true
+		return 0, true
 	}
 	if !s.frozen {
 		s.charge(max(s.granted, used))
@@ -179,13 +180,13 @@ func (p *pool) need(id, bytes uint64) bool {
 			p.collect(b, s, func() bool { return enough(b) })
 		}
 		if !enough(b) {
-			return false
+			return b.id, false
 		}
 	}
 	spare := min(s.limit, s.most) - want
 	s.above(func(b *budget) { spare = min(spare, sub(b.max, plus(b.charged, sub(want, s.charged)))/2) })
 	s.give(want + spare)
-	return true
+	return 0, true
 }
 
 // collect takes back from the quotas below b, except one, what they do not use, until it is enough. It begins with

@@ -87,6 +87,25 @@ func (w *world) under(b uint64, of func(id uint64) uint64) (sum uint64) {
 
 func (w *world) used(id uint64) uint64 { return w.memory[id].Used() }
 
+// need is whether the pool grants it.
+func (w *world) need(id, bytes uint64) bool {
+	by, ok := w.pool.need(id, bytes)
+	if !ok && !w.stops(by, id, bytes) {
+		w.t.Errorf("quota %d is refused %d more by %d, whose limit allows it", id, bytes, by)
+	}
+	return ok
+}
+
+// stops reports whether the limit of a quota or budget keeps a quota from getting so much more.
+func (w *world) stops(by, id, bytes uint64) bool {
+	if by == id {
+		return plus(w.used(id), bytes) > min(w.quotas[id].limit, w.quotas[id].most)
+	}
+	_, is := w.most[by]
+	held := func(id uint64) uint64 { return w.quotas[id].charged }
+	return is && plus(w.under(by, held), bytes) > w.most[by]
+}
+
 // possible says whether so much more is possible for a quota: the definition that the pool must meet.
 func (w *world) possible(id, bytes uint64) bool {
 	if w.used(id)+bytes > w.quotas[id].limit {
@@ -326,7 +345,7 @@ func TestPoolRace(t *testing.T) {
 						got := m.add(bytes)
 						if !got {
 							mu.Lock()
-							asked := w.need(id, bytes)
+							_, asked := w.pool.need(id, bytes)
 							mu.Unlock()
 							got = asked && m.add(bytes)
 						}
@@ -360,7 +379,7 @@ func BenchmarkNeed(b *testing.B) {
 			for i := uint64(0); b.Loop(); i++ {
 				id := i%lgpus + 2
 				w.memory[id].used.Store(0)
-				w.need(id, 1<<20)
+				w.pool.need(id, 1<<20)
 			}
 		})
 	}

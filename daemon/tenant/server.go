@@ -73,8 +73,10 @@ type Server struct {
 	cgroups  []Cgroup // of this process
 	listener *foreign.Listener
 	closers  foreign.Closers
-	done     chan struct{} // closed by Close
-	running  sync.WaitGroup
+	// Parking has clients leave their devices. It never changes.
+	Parking *Parking
+	done    chan struct{} // closed by Close
+	running sync.WaitGroup
 
 	// mu guards what follows up to the blank line, and all that can be reached from it except the words of a Shared,
 	// which the tenants write too.
@@ -151,6 +153,7 @@ func Listen(c Config) (*Server, error) {
 	if s.config.UserClients == 0 {
 		s.config.UserClients = maxClientsUser
 	}
+	s.Parking = newParking(s)
 	var err error
 	if s.machine, err = machine(); err != nil {
 		return nil, err

@@ -45,6 +45,7 @@ type event struct {
 	peer   Peer
 	err    error
 	bytes  uint64
+	by     uint64
 	time   time.Time
 }
 
@@ -59,8 +60,8 @@ func (d *daemon) Left(c Client)   { d.event(event{what: "left", client: c}) }
 func (d *daemon) Refused(p Peer, err error) {
 	d.event(event{what: "refused", peer: p, err: err})
 }
-func (d *daemon) OutOfMemory(c Client, device int, bytes uint64) {
-	d.event(event{what: "oom", client: c, bytes: bytes})
+func (d *daemon) OutOfMemory(c Client, _ int, bytes, by uint64) {
+	d.event(event{what: "oom", client: c, bytes: bytes, by: by})
 }
 
 func (d *daemon) event(e event) {
@@ -265,7 +266,7 @@ func TestClient(t *testing.T) {
 	}
 	p.want("true", "alloc 0 %d", 60*mib)
 	p.want("false", "alloc 0 %d", 41*mib)
-	if oom := d.await("oom", p.pid()); oom.bytes != 41*mib {
+	if oom := d.await("oom", p.pid()); oom.bytes != 41*mib || oom.by != 7 {
 		t.Errorf("out of memory: %+v", oom)
 	}
 	p.want("true", "alloc 0 %d", 40*mib)

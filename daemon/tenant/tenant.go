@@ -124,8 +124,9 @@ type Observer interface {
 	// Refused: the process was kept out.
 	Refused(Peer, error)
 	// OutOfMemory: the client was denied so many bytes more of its lgpu's device, or with device -1 of page-locked host
-	// memory, by a limit of the lgpu or of a group above.
-	OutOfMemory(c Client, device int, bytes uint64)
+	// memory. by is the ID of the group whose limit it was, or of the lgpu: where its own limit, or what the device has,
+	// is too little.
+	OutOfMemory(c Client, device int, bytes, by uint64)
 }
 
 // Client is a process of an lgpu.

@@ -5,11 +5,11 @@ LGPU_SOURCES = \
 	driver/dl.c driver/procaddress.c driver/real.c driver/symbols.c \
 	driver/dl_x86_64.S driver/dl_aarch64.S driver/forward_x86_64.S driver/forward_aarch64.S \
 	process/counter.c process/devices.c process/process.c process/region.c \
-	daemon/daemon.c \
+	daemon/daemon.c daemon/park.c \
 	alone/clients.c alone/hami.c alone/turn.c \
-	memory/accounts.c memory/charge.c memory/exports.c memory/freed.c memory/image.c memory/overhead.c memory/pools.c \
-	memory/reserve.c \
-	gate/context.c gate/flight.c gate/gate.c gate/linked.c gate/prepare.c gate/unlinked.c \
+	memory/accounts.c memory/anew.c memory/charge.c memory/exports.c memory/freed.c memory/image.c memory/overhead.c \
+	memory/pools.c memory/reserve.c \
+	gate/context.c gate/flight.c gate/gate.c gate/halt.c gate/linked.c gate/prepare.c gate/unlinked.c \
 	residence/drain.c residence/lock.c \
 	arena/arena.c arena/attach.c arena/attribute.c arena/clean.c arena/disk.c arena/follow.c arena/free.c arena/handles.c \
 	arena/hash_ptx.S arena/level.c arena/move.c arena/mover.c arena/order.c arena/pool.c arena/ranges.c arena/share.c \

@@ -16,6 +16,8 @@
 //	Sliced    the time slice in force            Slice     set the hardware's time slice of this client's contexts
 //	Kept      memory that is resident            Keep      how much memory may be resident
 //	                                             Store     a memory file for copies of what is not, its fd
+//	Halted    nothing is under way, or cannot be Halt      let nothing begin, or go on
+//	Parked    nothing leads out of the process   Park      give up all that leads out of the process
 //
 // After the Welcome of a reconnect, the client first sends a Need of nothing, which says that it uses the new Limits
 // from now on. This Need has no answer. While a Want, or a Closed with FlagWaiting, has not been answered, the daemon
@@ -75,10 +77,27 @@
 // memory, and the client registers it with the driver when it hears of it, so that copies run at the speed of the link.
 // A client that has no room in its Store for what is to leave the device refuses the Keep (WhyStore).
 //
+// # Programs that leave their devices
+//
+// A Halt with a Value closes all gates of the client, whatever the grants say. It is answered by a Halted with its Serial
+// once no launch is under way, the work of all contexts has ended, and no thread of the library is inside the driver; with
+// FlagRefused and why if that takes longer than Value ns. Then, and after a Halt with Value 0, which is answered too, the
+// gates are open as before. A client whose connection ends while it is halted goes on.
+//
+// A halted client that is told to Park keeps private copies of Limits and Usage at the same addresses, says Parked, and
+// closes the connection and its descriptors, so that nothing of it leads to another process. It stays halted. With
+// FlagRefused it cannot be parked, and says why. A parked client looks whether the socket at its path has another inode or
+// time of change than before, and then, or after a second, says Hello with FlagRejoin. To one that is to wait the daemon
+// says Refuse. The others get a Welcome with both descriptors, as one that is new, whatever process they are by now: it may
+// have been restored from an image. Before they use the new Usage they charge there all that they hold. Until that fits,
+// they ask for it by Need, and say once Halted with FlagRefused and WhyMemory. Then they say Halted with Serial 0, and stay
+// halted until a Halt with Value 0.
+//
 // # Versions
 //
-// Slice and Sliced were added to Version 1. A client that does not know Slice ignores it (a kind that it does not
-// understand costs it a line of its log), so a daemon must take silence for "the driver's own". A daemon that does not
+// Slice and Sliced, and Halt and what follows it, were added to Version 1. A client that does not know Halt ignores it, and
+// one that does not know Slice as well (a kind that it does not understand costs it a line of its log), so a daemon must take
+// silence for "the driver's own". A daemon that does not
 // know Sliced would end the connection; so a client says Sliced only after a Slice on the same connection.
 package protocol
 
@@ -136,15 +155,20 @@ const (
 	Keep
 	Kept
 	Store
+	Halt
+	Halted
+	Park
+	Parked
 )
 
-// Why a client cannot do what a Keep asks (Extra of a Kept with FlagRefused).
+// Why a client cannot do what a Keep, a Halt or a Park asks (Extra of the answer, with FlagRefused).
 const (
 	WhyBusy    uint64 = iota + 1 // work that does not end: a kernel, or a stream that waits for something
 	WhyCapture                   // a stream that is being captured and stays so
 	WhyFixed                     // memory that cannot leave the device
 	WhyStore                     // there is too little room in the Store
 	WhyDriver                    // the driver refused; what had left the device is back
+	WhyMemory                    // the lgpu has no room for what the client holds: Value bytes of Device, or (FlagHost) of the host
 )
 
 // Flags.
@@ -183,6 +207,8 @@ const (
 	FlagNoted
 	// FlagMoving (Kept): a move goes on, and so much is resident by now.
 	FlagMoving
+	// FlagRejoin (Hello): was parked, and holds memory that it has to charge.
+	FlagRejoin
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.
@@ -193,11 +219,12 @@ type Message struct {
 	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
 	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome; Serial of the Keep: Kept with FlagMoving
-	Serial  uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept
+	Serial  uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept, Halt, Halted
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:
 	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno. Slice: µs, 0 for the driver's own. Sliced: µs, the
 	// longest in force among the client's contexts on the device; 0: there is none, or it cannot be read. Keep, Kept:
-	// bytes that may be, and are, resident. Store: bytes that the file has.
+	// bytes that may be, and are, resident. Store: bytes that the file has. Halt: ns that it may take; 0: go on. Halted:
+	// that of the Halt; with WhyMemory bytes.
 	Value uint64
 	Extra uint64 // Kept with FlagRefused: why
 	_     [2]uint64
@@ -232,7 +259,7 @@ func Parse(packet []byte) (m Message, text string, err error) {
 		Flags: e.Uint32(packet[12:]), ID: e.Uint64(packet[16:]), Serial: e.Uint64(packet[24:]), Value: e.Uint64(packet[32:]),
 		Extra: e.Uint64(packet[40:]),
 	}
-	if m.Kind < Hello || m.Kind > Store {
+	if m.Kind < Hello || m.Kind > Parked {
 		return Message{}, "", fmt.Errorf("%w: kind %d", ErrMalformed, m.Kind)
 	}
 	if len(packet) > Size && m.Kind != Refuse {

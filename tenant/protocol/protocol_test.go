@@ -18,7 +18,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(Message{Kind: Slice, Device: 2, Value: 50}.Append(nil))
 	f.Add(Message{Kind: Sliced, Device: 2, Value: 2048, Flags: FlagRefused}.Append(nil))
 	f.Add(Message{Kind: Kept, Device: 1, Value: 4096, Serial: 7, Flags: FlagRefused, Extra: WhyStore}.Append(nil))
-	f.Add(Message{Kind: Store + 1}.Append(nil))
+	f.Add(Message{Kind: Parked + 1}.Append(nil))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		m, text, err := Parse(packet)
@@ -28,7 +28,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if m.Kind < Hello || m.Kind > Store || (text != "" && m.Kind != Refuse) {
+		if m.Kind < Hello || m.Kind > Parked || (text != "" && m.Kind != Refuse) {
 			t.Fatalf("Parse(%x) = %v, %q", packet, m, text)
 		}
 		again, _, err := Parse(m.Append(nil))

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/futex.h"
+#include "daemon/parts.h"
 
 // Times in ns.
 #define PATIENCE (10 * LGPU_NANOS)      // for a daemon that is not there when the program starts
@@ -38,7 +39,7 @@ static void timeout(int fd, int64_t nanos)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t); // connect, too: a daemon that hangs accepts nobody
 }
 
-static int dial(const char *path)
+int lgpu_link_dial(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (strlen(path) >= sizeof address.sun_path) {
@@ -65,12 +66,6 @@ static bool interrupted(ssize_t result, int64_t began)
 {
 	return result < 0 && errno == EINTR && lgpu_now() - began < PATIENCE;
 }
-
-// What a Welcome brings. Descriptors that did not come are -1.
-struct welcome {
-	struct lgpu_message message;
-	int limits, usage;
-};
 
 union control {
 	struct cmsghdr header;
@@ -125,9 +120,7 @@ static void take_descriptors(struct msghdr *message, int *first, int *second)
 	*second = count > 1 ? fds[1] : -1;
 }
 
-// hello introduces this process, with the descriptor usage unless that is -1, and
-// stores the answer. False: there is no answer, or it is a refusal; which is in why.
-static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, char *why, size_t room)
+bool lgpu_link_hello(int fd, struct lgpu_message m, int usage, struct lgpu_welcome *w, char *why, size_t room)
 {
 	int64_t began = lgpu_now();
 	w->limits = w->usage = -1;
@@ -160,8 +153,7 @@ static bool hello(int fd, struct lgpu_message m, int usage, struct welcome *w, c
 	return false;
 }
 
-// established makes fd the connection.
-static void established(struct lgpu_process *p, int fd)
+void lgpu_link_established(struct lgpu_process *p, int fd)
 {
 	struct lgpu_connection *l = &p->daemon;
 	timeout(fd, LOOK); // see listen_to
@@ -172,18 +164,25 @@ static void established(struct lgpu_process *p, int fd)
 	lgpu_unlock(&l->lock);
 }
 
-static bool map_limits(struct lgpu_state *s, int fd)
+struct lgpu_limits *lgpu_link_limits(int fd, const char *path)
 {
 	struct stat st;
 	if (syscall(SYS_fstat, fd, &st) != 0 || st.st_size < (off_t)LGPU_LIMITS_BYTES)
-		return false;
+		return NULL;
 	void *fresh = mmap(NULL, LGPU_LIMITS_BYTES, PROT_READ, MAP_SHARED, fd, 0);
 	if (fresh == MAP_FAILED)
+		return NULL;
+	if (lgpu_region_valid(fresh, path))
+		return fresh;
+	munmap(fresh, LGPU_LIMITS_BYTES);
+	return NULL;
+}
+
+static bool map_limits(struct lgpu_state *s, int fd)
+{
+	struct lgpu_limits *fresh = lgpu_link_limits(fd, s->path);
+	if (fresh == NULL)
 		return false;
-	if (!lgpu_region_valid(fresh, s->path)) {
-		munmap(fresh, LGPU_LIMITS_BYTES);
-		return false;
-	}
 	if (s->limits == NULL) {
 		s->limits = fresh;
 		return true;
@@ -209,12 +208,12 @@ static bool map_usage(struct lgpu_process *p, int fd)
 }
 
 // meet connects and introduces this process. The daemon may be about to start.
-static int meet(const char *path, uint32_t flags, struct welcome *w)
+static int meet(const char *path, uint32_t flags, struct lgpu_welcome *w)
 {
 	char why[LGPU_LINK_MAX_TEXT + 1];
 	int fd = -1;
 	for (int64_t start = lgpu_now(), wait = BACKOFF_FIRST;; wait *= wait < BACKOFF_LAST / 4 ? 2 : 1) {
-		fd = dial(path);
+		fd = lgpu_link_dial(path);
 		if (fd >= 0 || (errno != ENOENT && errno != ECONNREFUSED && errno != EINTR) || lgpu_now() - start > PATIENCE)
 			break;
 		pause_for(wait);
@@ -223,7 +222,7 @@ static int meet(const char *path, uint32_t flags, struct welcome *w)
 		lgpu_log(LGPU_LOG_ERROR, "the lgpu daemon at %s: %s; there is no GPU for this process", path, strerror(errno));
 		return -1;
 	}
-	if (!hello(fd, (struct lgpu_message){.flags = flags}, -1, w, why, sizeof why)) {
+	if (!lgpu_link_hello(fd, (struct lgpu_message){.flags = flags}, -1, w, why, sizeof why)) {
 		lgpu_log(LGPU_LOG_ERROR, "the lgpu daemon at %s: %s; there is no GPU for this process", path, why);
 		close(fd);
 		return -1;
@@ -234,7 +233,7 @@ static int meet(const char *path, uint32_t flags, struct welcome *w)
 bool lgpu_daemon_map(struct lgpu_process *p, bool client)
 {
 	struct lgpu_state *s = &p->state;
-	struct welcome w;
+	struct lgpu_welcome w;
 	const char *path = lgpu_setting("LGPU_SOCKET");
 	s->path = path != NULL ? strdup(path) : NULL; // NULL: another thread has unset it just now
 	if (s->path == NULL)
@@ -255,7 +254,7 @@ bool lgpu_daemon_map(struct lgpu_process *p, bool client)
 	s->client = client ? w.message.client : (uint32_t)LGPU_MAX_CLIENTS;
 	p->daemon.id = w.message.id;
 	if (client)
-		established(p, fd);
+		lgpu_link_established(p, fd);
 	else
 		close(fd);
 	return true;
@@ -264,7 +263,7 @@ bool lgpu_daemon_map(struct lgpu_process *p, bool client)
 bool lgpu_daemon_join(struct lgpu_process *p)
 {
 	struct lgpu_state *s = &p->state;
-	struct welcome w;
+	struct lgpu_welcome w;
 	if (s->client < LGPU_MAX_CLIENTS)
 		return true;
 	int fd = meet(s->path, 0, &w);
@@ -279,7 +278,7 @@ bool lgpu_daemon_join(struct lgpu_process *p)
 		return false;
 	}
 	s->client = w.message.client;
-	established(p, fd);
+	lgpu_link_established(p, fd);
 	return true;
 }
 
@@ -322,8 +321,7 @@ void lgpu_daemon_cut(void)
 	lgpu_log(LGPU_LOG_INFO, "the lgpu daemon at %s hangs; the limits it gave last hold", p->state.path);
 }
 
-// heard acts on one message, and takes the descriptor that came with it, unless that is -1.
-static void heard(struct lgpu_connection *l, const struct lgpu_message *m, int file)
+void lgpu_link_heard(struct lgpu_connection *l, const struct lgpu_message *m, int file)
 {
 	if (m->kind == LGPU_LINK_STORE) {
 		lgpu_daemon_handlers.store(m, file);
@@ -346,6 +344,12 @@ static void heard(struct lgpu_connection *l, const struct lgpu_message *m, int f
 	case LGPU_LINK_SLICE:
 		lgpu_daemon_handlers.slice(m);
 		break;
+	case LGPU_LINK_HALT:
+		lgpu_park_halt(l, m);
+		break;
+	case LGPU_LINK_PARK:
+		lgpu_park(lgpu_process);
+		break;
 	case LGPU_LINK_FREE:
 	case LGPU_LINK_OPEN:
 	case LGPU_LINK_CLOSE:
@@ -363,12 +367,12 @@ static bool resume(struct lgpu_process *p)
 	struct lgpu_connection *l = &p->daemon;
 	struct lgpu_state *s = &p->state;
 	char why[LGPU_LINK_MAX_TEXT + 1];
-	struct welcome w;
-	int fd = dial(s->path);
+	struct lgpu_welcome w;
+	int fd = lgpu_link_dial(s->path);
 	if (fd < 0)
 		return false;
 	struct lgpu_message m = {.flags = LGPU_LINK_FLAG_RECONNECT, .client = s->client, .id = l->id};
-	if (!hello(fd, m, lgpu_file_is(s->fd, &l->usage) ? s->fd : -1, &w, why, sizeof why)) {
+	if (!lgpu_link_hello(fd, m, lgpu_file_is(s->fd, &l->usage) ? s->fd : -1, &w, why, sizeof why)) {
 		lgpu_log(LGPU_LOG_INFO, "the lgpu daemon at %s: %s; the limits it gave last hold", s->path, why);
 		close(fd);
 		return false;
@@ -381,7 +385,7 @@ static bool resume(struct lgpu_process *p)
 		close(fd);
 		return false;
 	}
-	established(p, fd);
+	lgpu_link_established(p, fd);
 	// From here on the daemon may take back what it grants.
 	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED});
 	return true;
@@ -398,8 +402,7 @@ static void lost(struct lgpu_connection *l)
 	lgpu_daemon_handlers.lost();
 }
 
-// receive waits for a message, and the descriptor that may come with it.
-static ssize_t receive(int fd, struct lgpu_message *m, int *file)
+ssize_t lgpu_link_receive(int fd, struct lgpu_message *m, int *file)
 {
 	union control control;
 	struct iovec in = {m, sizeof *m};
@@ -426,17 +429,26 @@ static void *listen_to(void *arg)
 		// A program that closes all its descriptors closes this one too, and may
 		// give its number to another file. While nothing comes, look now and then
 		// whether it is still ours.
-		while (lgpu_file_is(l->fd, &l->socket)) {
-			ssize_t n = receive(l->fd, &m, &file);
+		while (!l->parked && lgpu_file_is(l->fd, &l->socket)) {
+			if (lgpu_park_waits(l))
+				continue;
+			ssize_t n = lgpu_link_receive(l->fd, &m, &file);
 			if (n == sizeof m)
-				heard(l, &m, file);
+				lgpu_link_heard(l, &m, file);
 			else if (n >= 0 || (errno != EINTR && errno != EAGAIN))
 				break;
 			waits = n == sizeof m ? 0 : waits + 1;
+			if (l->halted)
+				continue; // nothing of this thread's may wait for the driver
 			if (waits != 0 && waits % QUIET == 0)
 				lgpu_daemon_handlers.idle(&p->state);
 			lgpu_daemon_handlers.look();
 		}
+		if (l->parked) {
+			lgpu_park_stay(p);
+			continue;
+		}
+		lgpu_park_ended(l);
 		lost(l);
 		for (int64_t wait = BACKOFF_FIRST; !resume(p); wait = wait * 2 < BACKOFF_LAST ? wait * 2 : BACKOFF_LAST)
 			pause_for(wait);

@@ -25,6 +25,14 @@ struct lgpu_daemon_handlers {
 	void (*lost)(void);  // there is no daemon any more
 	void (*found)(void); // there is one again
 	void (*idle)(struct lgpu_state *s); // nothing has been said for a second
+	void (*halt)(void);       // lets nothing begin; halted says whether nothing is under way
+	bool (*halted)(void);
+	void (*proceed)(bool fresh); // fresh: under another daemon, or as a client that it does not know
+	uint64_t (*stays)(void);  // LGPU_LINK_WHY_...: what keeps this process from being parked, or 0
+	void (*parking)(bool parked); // it is about to give everything up; or has it again
+	// The usage and limits of another region take the place of what there is, if all that this process holds can be
+	// charged there as the client with an index. False: so many bytes of index cannot.
+	bool (*charge)(struct lgpu_state *s, struct lgpu_limits *limits, struct lgpu_usage *usage, uint32_t client, int *index, uint64_t *bytes);
 	void (*look)(void); // after every message, and at least twice a second
 };
 extern const struct lgpu_daemon_handlers lgpu_daemon_handlers;

@@ -44,7 +44,7 @@ void lgpu_gate_wake(struct lgpu_gate *g)
 
 void lgpu_gate_kick(struct lgpu_gate *g)
 {
-	if (!g->parked)
+	if (!g->parked || g->away)
 		return;
 	g->parked = false; // it may take its time to wake up; nobody else need wake it
 	g->kick++;
@@ -329,6 +329,12 @@ static void *watch(void *arg)
 	prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 	lgpu_lock(&g->lock);
 	for (;;) {
+		if (lgpu_halt_rests(g)) {
+			g->away = true;
+			park(g, -1);
+			g->away = false;
+			continue;
+		}
 		struct round r = look(g);
 		if (r.lazy || (!r.running && !r.queued && dozes(g, r.now))) {
 			g->dozing = true;
@@ -336,6 +342,8 @@ static void *watch(void *arg)
 			g->dozing = false;
 			continue;
 		}
+		if (lgpu_halt_rests(g))
+			continue;
 		if (!r.running && !r.queued) {
 			// Until there will be credit, or for good: if a launch passes before, as
 			// the daemon may let it, its time must be charged as it runs.
@@ -355,6 +363,12 @@ static void *watch(void *arg)
 		lgpu_lock(&g->lock);
 	}
 	return NULL;
+}
+
+void lgpu_gate_watch(struct lgpu_gate *g)
+{
+	if (!g->watched)
+		g->watched = lgpu_thread_start(watch, g);
 }
 
 static struct lgpu_gate *gate_make(const struct lgpu_state *state, uint32_t index)
@@ -423,6 +437,8 @@ static bool capturing(CUstream stream)
 // passes says whether a launch may pass now, at a gate that is not free.
 static bool passes(struct lgpu_gate *g, uint32_t estimate, int64_t began, int64_t now)
 {
+	if (g->halted)
+		return false;
 	if (!g->open && g->linked)
 		lgpu_linked_ask(g);
 	else if (!g->open && !lgpu_gate_busy(g))
@@ -585,8 +601,7 @@ struct lgpu_pass lgpu_gate_enter(CUstream stream, const void *work, uint64_t siz
 	int64_t now = lgpu_now(), began = now;
 	bool waited = false;
 	lock_soon(g);
-	if (!g->watched)
-		g->watched = lgpu_thread_start(watch, g);
+	lgpu_gate_watch(g);
 	uint32_t estimate = lgpu_flight_estimate(&g->flight, work, size);
 	for (;; now = lgpu_now()) {
 		if (g->free || __atomic_load_n(&g->limits->compute, __ATOMIC_RELAXED) == 0) {

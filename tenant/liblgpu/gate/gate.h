@@ -75,6 +75,13 @@ void lgpu_gate_told(const struct lgpu_message *m);
 void lgpu_gate_alone(void);
 void lgpu_gate_together(void);
 
+// lgpu_gate_halt closes all gates, whatever the daemon says. lgpu_gate_halted says whether that is done: no launch is under
+// way, all work has ended, and the watchers are outside the driver. lgpu_gate_proceed opens them again as the daemon lets
+// them; fresh: another daemon, or the same of which nothing is left to know.
+void lgpu_gate_halt(void);
+bool lgpu_gate_halted(void);
+void lgpu_gate_proceed(bool fresh);
+
 // lgpu_gate_stream_gone is called before a stream is destroyed: after it has returned,
 // nobody asks for it.
 void lgpu_gate_stream_gone(CUstream stream);

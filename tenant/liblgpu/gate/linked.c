@@ -50,7 +50,7 @@ static void report(struct lgpu_gate *g, int64_t now)
 		return;
 	grant->granted = false;
 	grant->ended = grant->serial;
-	bool more = g->waiters != 0 || g->prepared.streams != 0;
+	bool more = !g->halted && (g->waiters != 0 || g->prepared.streams != 0);
 	grant->asked = say(g, LGPU_LINK_CLOSED, more ? LGPU_LINK_FLAG_WAITING : 0) && more;
 	grant->beat = (struct lgpu_beat){0};
 }
@@ -104,6 +104,7 @@ static void began(struct lgpu_gate *g, const struct lgpu_message *m)
 // gated puts a gate back that was free: what was launched so far left no record.
 static void gated(struct lgpu_gate *g)
 {
+	g->freed = false;
 	if (!g->free)
 		return;
 	g->flush = true;
@@ -113,11 +114,14 @@ static void gated(struct lgpu_gate *g)
 static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 {
 	struct lgpu_grant *grant = &g->grant;
-	bool current = grant->granted && m->serial == grant->serial;
+	bool current = grant->granted && m->serial == grant->serial, is_free = g->free || (g->halted && g->freed);
 	switch (m->kind) {
 	case LGPU_LINK_FREE:
 		grant->granted = grant->asked = false;
-		lgpu_gate_set_free(g, true);
+		if (g->halted)
+			g->freed = true;
+		else
+			lgpu_gate_set_free(g, true);
 		break;
 	case LGPU_LINK_OPEN:
 		if (!current && m->serial == grant->ended)
@@ -130,15 +134,15 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 		grant->patient = (m->flags & LGPU_LINK_FLAG_PATIENT) != 0;
 		g->flight.deep = grant->patient && !grant->wanted;
 		g->flight.coarse = (m->flags & LGPU_LINK_FLAG_NOTED) != 0;
-		g->open = busy_of(g) < grant->target;
+		g->open = !g->halted && busy_of(g) < grant->target;
 		if (g->open)
 			lgpu_prepare_go(g, lgpu_now());
 		report(g, lgpu_now());
 		break;
 	case LGPU_LINK_CLOSE:
-		if (!current && !g->free)
+		if (!current && !is_free)
 			break;
-		if (g->free)
+		if (is_free)
 			began(g, m);
 		gated(g);
 		g->open = false;
@@ -150,7 +154,7 @@ static void told(struct lgpu_gate *g, const struct lgpu_message *m)
 			g->open = false;
 		}
 		lgpu_prepare_go(g, lgpu_now());
-		if (g->waiters != 0)
+		if (g->waiters != 0 && !g->halted)
 			grant->seeps = 1;
 		report(g, lgpu_now());
 		break;

@@ -69,6 +69,9 @@ struct lgpu_gate {
 	bool free;   // launches do not wait and leave no record
 	bool linked; // the daemon decides
 	bool flush;  // work may be in flight that has left no record
+	bool halted; // closed, whatever the daemon says (halt.c)
+	bool freed;  // halted: what free is to be afterwards
+	bool away;   // halted: the watcher is outside the driver, and stays there
 	bool hasty;  // a launch has passed the closed gate, and nothing has completed since
 	uint32_t waiters;
 	uint32_t looks;
@@ -131,6 +134,8 @@ void lgpu_gate_kick(struct lgpu_gate *g);
 // lgpu_gate_set_free opens a gate for good, or puts it back. A free gate does not wait for its open runs, since launches
 // of which it does not know may follow them without end.
 void lgpu_gate_set_free(struct lgpu_gate *g, bool is_free);
+// lgpu_gate_watch starts the watcher, once.
+void lgpu_gate_watch(struct lgpu_gate *g);
 // lgpu_gate_patient begins a grant or a turn with the first patience.
 void lgpu_gate_patient(struct lgpu_gate *g);
 // lgpu_gate_observe collects what has completed and charges the time until it asked, which it returns.
@@ -146,6 +151,13 @@ struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context);
 // lgpu_gate_flush waits for all work of the device's contexts, however it got there.
 // Called without the gate's lock.
 void lgpu_gate_flush(struct lgpu_gate *g);
+
+// ---- halt.c; callers hold the gate's lock
+
+// lgpu_halt_rests says whether a gate is halted and its watcher has nothing more to do.
+bool lgpu_halt_rests(const struct lgpu_gate *g);
+// lgpu_halt_ends opens the gate, as far as the daemon lets it.
+void lgpu_halt_ends(struct lgpu_gate *g);
 
 // ---- prepare.c; callers hold the gate's lock, but for the context's word
 

@@ -7,6 +7,7 @@
 #include "hook/hook.h"
 #include "memory/exports.h"
 #include "memory/freed.h"
+#include "memory/memory.h"
 #include "memory/pools.h"
 #include "residence/residence.h"
 #include "slice/slice.h"
@@ -30,6 +31,18 @@ static void look(void)
 	lgpu_arena_look();
 }
 
+// Memory that has left a device lies in files, which lead out of the process.
+static uint64_t stays(void) { return lgpu_touch_counts() ? LGPU_LINK_WHY_STORE : 0; }
+
+// While a process has left its devices, what the driver says that it has there is not what it holds.
+static void parking(bool parked)
+{
+	if (parked)
+		lgpu_slice_release();
+	for (uint32_t i = 0; i < lgpu_process->state.limits->devices && i < LGPU_MAX_DEVICES; i++)
+		lgpu_overhead_moving((int)i);
+}
+
 const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.gate = lgpu_gate_told,
 	.slice = lgpu_slice_told,
@@ -39,6 +52,12 @@ const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.lost = lost,
 	.found = found,
 	.idle = lgpu_overhead_idle,
+	.halt = lgpu_gate_halt,
+	.halted = lgpu_gate_halted,
+	.proceed = lgpu_gate_proceed,
+	.stays = stays,
+	.parking = parking,
+	.charge = lgpu_charge_anew,
 	.look = look,
 };
 

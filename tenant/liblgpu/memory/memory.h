@@ -43,6 +43,11 @@ uint64_t lgpu_remaining(const struct lgpu_state *state, int index);
 // lgpu_held returns what one client holds of a device.
 uint64_t lgpu_held(const struct lgpu_state *state, uint32_t client, int index);
 
+// lgpu_charge_anew charges all that this process holds in another region, as its client, and has it take the place of the
+// old one, whose mappings are private copies by now. False: that is over a limit, nothing is charged, and index and bytes say
+// what has no room.
+bool lgpu_charge_anew(struct lgpu_state *s, struct lgpu_limits *limits, struct lgpu_usage *usage, uint32_t client, int *index, uint64_t *bytes);
+
 // ---- allocating and freeing (reserve.c)
 
 // lgpu_round_up rounds up to a multiple of unit; UINT64_MAX on overflow, which

@@ -56,6 +56,11 @@ struct lgpu_connection {
 	uint32_t answered; // event count: answers to Need
 	bool up;
 	bool listening; // the thread that hears the daemon runs
+	bool halted;    // all gates are closed, or close
+	bool parked;    // there is no connection, and nothing leads out of the process; of the listening thread, as what follows
+	bool fresh;     // nothing has been launched since it has rejoined
+	uint64_t halt;  // Serial of the Halt that is to be answered, while until is not 0
+	int64_t until;  // it is to be answered, ns
 	int fd;
 	struct lgpu_file socket, usage;
 	uint64_t id; // of the lgpu
@@ -135,6 +140,13 @@ bool lgpu_region_valid(const struct lgpu_limits *limits, const char *where);
 // lgpu_usage_map maps the tenants' part of a region, which begins at base of a
 // file, or returns NULL.
 struct lgpu_usage *lgpu_usage_map(int fd, off_t base);
+
+// lgpu_region_keep replaces limits and usage by private copies at the same addresses. False: there is no memory for them,
+// and they are as before. lgpu_region_replace moves the mappings of a region, of as many devices, there.
+bool lgpu_region_keep(const struct lgpu_state *state);
+void lgpu_region_replace(const struct lgpu_state *state, struct lgpu_limits *limits, struct lgpu_usage *usage);
+// lgpu_region_unmap gives up the mappings of a region, each of which may be NULL.
+void lgpu_region_unmap(struct lgpu_limits *limits, struct lgpu_usage *usage);
 
 // lgpu_region_fd returns the descriptor of the region, opened again if the
 // program has closed it; -1 when that fails.

@@ -117,6 +117,46 @@ struct lgpu_usage *lgpu_usage_map(int fd, off_t base)
 	return usage != MAP_FAILED ? usage : NULL;
 }
 
+// copy returns private pages with the bytes at from, or NULL.
+static void *copy(const void *from, size_t bytes, int protection)
+{
+	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pages == MAP_FAILED)
+		return NULL;
+	memcpy(pages, from, bytes);
+	if (mprotect(pages, bytes, protection) == 0)
+		return pages;
+	munmap(pages, bytes);
+	return NULL;
+}
+
+bool lgpu_region_keep(const struct lgpu_state *s)
+{
+	struct lgpu_limits *limits = copy(s->limits, LGPU_LIMITS_BYTES, PROT_READ);
+	struct lgpu_usage *usage = copy(s->usage, usage_bytes, PROT_READ | PROT_WRITE);
+	if (limits != NULL && usage != NULL)
+		lgpu_region_replace(s, limits, usage);
+	else
+		lgpu_region_unmap(limits, usage);
+	return limits != NULL && usage != NULL;
+}
+
+// Readers see one mapping or the other, and never wait. Moving a mapping over another of its size needs no memory of which
+// the kernel could have too little.
+void lgpu_region_replace(const struct lgpu_state *s, struct lgpu_limits *limits, struct lgpu_usage *usage)
+{
+	mremap(limits, LGPU_LIMITS_BYTES, LGPU_LIMITS_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)s->limits);
+	mremap(usage, usage_bytes, usage_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s->usage);
+}
+
+void lgpu_region_unmap(struct lgpu_limits *limits, struct lgpu_usage *usage)
+{
+	if (limits != NULL)
+		munmap(limits, LGPU_LIMITS_BYTES);
+	if (usage != NULL)
+		munmap(usage, usage_bytes);
+}
+
 bool lgpu_region_map(struct lgpu_process *p, const char *path, off_t base, bool own_limits)
 {
 	struct lgpu_state *s = &p->state;

@@ -271,10 +271,10 @@ func TestMovableSuspends(t *testing.T) {
 	}
 	k := managed(t, 1)
 	k.store(0, storeBytes)
-	for _, kib := range []int{1, 3, 17, 900, 1024, 1025, 2048, 5000, 40000} {
+	for _, kib := range []int{1, 3, 17, 900, 1024, 1025, 2048, 5000, 16000} {
 		k.c.do("alloc %d", kib)
 	}
-	for _, order := range []string{"pooled 7", "pooled 700", "pooled 5000", "pooled 50000", "own 2048", "own 22528", "hide 4096"} {
+	for _, order := range []string{"pooled 7", "pooled 700", "pooled 5000", "pooled 9000", "own 2048", "own 8192", "hide 4096"} {
 		k.c.do("%s", order)
 	}
 	k.c.do("second")

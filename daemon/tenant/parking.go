@@ -1,0 +1,370 @@
+package tenant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/tenant/protocol"
+	"github.com/lgpu/lgpu/tenant/region"
+)
+
+// Errors of Halt, Park, Rejoin and Proceed.
+var (
+	// ErrEnded: the process is no client any more.
+	ErrEnded = errors.New("the program has ended")
+	// ErrUnlinked: it has no connection, or lost it; then it goes on.
+	ErrUnlinked = errors.New("the program has lost its connection")
+	// ErrBusy: its work does not end.
+	ErrBusy = errors.New("its work does not end")
+	// ErrFiles: its memory lies in files, and so it cannot be parked.
+	ErrFiles = errors.New("its memory lies in files (memory.overcommit)")
+	// ErrRoom: what it holds does not fit into its lgpu.
+	ErrRoom = errors.New("its lgpu has no room for its memory")
+)
+
+// errKept is the answer to a parked process that is to stay so. It asks now and then, which is no event.
+var errKept error = &Refusal{Errno: unix.EAGAIN, Text: "its devices are released; lgpu resume brings it back"}
+
+// call is what somebody waits to hear from a client.
+type call struct {
+	kind   uint16
+	serial uint64
+	heard  chan protocol.Message // of room for one; a message of no kind: it has lost its connection
+}
+
+// Parking has clients of a Server leave their devices and come back.
+type Parking struct {
+	server *Server
+	// What follows is guarded by the Server's mu.
+	parked map[Process]bool // that are to stay so
+	calls  map[Process]*call
+	serial uint64 // of the last Halt or Park
+}
+
+func newParking(s *Server) *Parking {
+	return &Parking{server: s, parked: map[Process]bool{}, calls: map[Process]*call{}}
+}
+
+// Halt has a client let nothing begin any more, and returns once nothing is under way. If ctx ends before, or something is
+// in the way, the client goes on.
+func (k *Parking) Halt(ctx context.Context, p Process) error {
+	patience := uint64(1<<63 - 1)
+	if end, ok := ctx.Deadline(); ok {
+		patience = uint64(max(time.Until(end), 1))
+	}
+	m, err := k.order(ctx, p, protocol.Message{Kind: protocol.Halt, Value: patience}, protocol.Halted)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		k.say(p, protocol.Message{Kind: protocol.Halt})
+		return err
+	case err != nil:
+		return err
+	case m.Flags&protocol.FlagRefused != 0:
+		return ErrBusy
+	}
+	return nil
+}
+
+// Park has a halted client give up all that leads out of it, its connection too. It stays a client, and what it holds is
+// charged on. From before the call until Rejoin it may not come back (Keep).
+func (k *Parking) Park(ctx context.Context, p Process) error {
+	k.Keep(p, true)
+	m, err := k.order(ctx, p, protocol.Message{Kind: protocol.Park}, protocol.Parked)
+	switch {
+	case err == nil && m.Flags&protocol.FlagRefused != 0 && m.Extra == protocol.WhyStore:
+		err = ErrFiles
+	case err == nil && m.Flags&protocol.FlagRefused != 0:
+		err = ErrBusy
+	}
+	if err != nil {
+		k.Keep(p, false)
+	}
+	return err
+}
+
+// Keep says whether a parked process is to stay so. A Server knows nothing of those of the daemon before it.
+func (k *Parking) Keep(p Process, parked bool) {
+	k.server.mu.Lock()
+	defer k.server.mu.Unlock()
+	if parked {
+		k.parked[p] = true
+	} else {
+		delete(k.parked, p)
+	}
+}
+
+// Rejoin has a parked process come back, and returns once it is a client again that is charged for what it holds, and still
+// halted. Otherwise it stays parked.
+func (k *Parking) Rejoin(ctx context.Context, p Process) error {
+	if k.linked(p) {
+		return nil // it has come back by itself
+	}
+	w, err := k.await(p, protocol.Halted, 0)
+	if err != nil {
+		return err
+	}
+	k.Keep(p, false)
+	k.callParked()
+	m, err := k.hear(ctx, p, w)
+	if err == nil && m.Flags&protocol.FlagRefused != 0 {
+		of := fmt.Sprintf("device %d", m.Device)
+		if m.Flags&protocol.FlagHost != 0 {
+			of = "page-locked host memory"
+		}
+		err = fmt.Errorf("%w: %s of %s", ErrRoom, units.FormatSize(m.Value), of)
+	}
+	if err != nil && !errors.Is(err, ErrEnded) {
+		k.Keep(p, true)
+		k.cut(p)
+	}
+	return err
+}
+
+// Proceed has a halted client go on. One without connection does so by itself.
+func (k *Parking) Proceed(ctx context.Context, p Process) error {
+	m, err := k.order(ctx, p, protocol.Message{Kind: protocol.Halt}, protocol.Halted)
+	if errors.Is(err, ErrUnlinked) {
+		return nil
+	}
+	if err == nil && m.Value != 0 {
+		err = ErrBusy
+	}
+	return err
+}
+
+// linked reports whether a client is not parked, and has a connection.
+func (k *Parking) linked(p Process) bool {
+	k.server.mu.Lock()
+	defer k.server.mu.Unlock()
+	c := k.server.clients[p]
+	return c != nil && c.conn != nil && !k.parked[p]
+}
+
+// Parked reports whether a process is kept from coming back.
+func (k *Parking) Parked(p Process) bool {
+	k.server.mu.Lock()
+	defer k.server.mu.Unlock()
+	return k.parked[p]
+}
+
+// order says m to a client, with a Serial of its own, and waits for the answer.
+func (k *Parking) order(ctx context.Context, p Process, m protocol.Message, answer uint16) (protocol.Message, error) {
+	k.server.mu.Lock()
+	k.serial++
+	m.Serial = k.serial
+	k.server.mu.Unlock()
+	expected := m.Serial
+	if answer == protocol.Parked {
+		expected = 0
+	}
+	w, err := k.await(p, answer, expected)
+	if err != nil {
+		return protocol.Message{}, err
+	}
+	if !k.say(p, m) {
+		k.forgetCall(p, w)
+		return protocol.Message{}, k.whyUnlinked(p)
+	}
+	return k.hear(ctx, p, w)
+}
+
+// await notes that somebody waits for a message of a process; one at a time.
+func (k *Parking) await(p Process, kind uint16, serial uint64) (*call, error) {
+	w := &call{kind: kind, serial: serial, heard: make(chan protocol.Message, 1)}
+	k.server.mu.Lock()
+	defer k.server.mu.Unlock()
+	if k.calls[p] != nil {
+		return nil, fmt.Errorf("process %d is asked something else", p.PID)
+	}
+	k.calls[p] = w
+	return w, nil
+}
+
+// hear waits for what await was for.
+func (k *Parking) hear(ctx context.Context, p Process, w *call) (m protocol.Message, err error) {
+	select {
+	case m = <-w.heard:
+		if m.Kind == 0 {
+			err = k.whyUnlinked(p)
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-k.server.done:
+		err = ErrUnlinked
+	}
+	k.forgetCall(p, w)
+	return m, err
+}
+
+func (k *Parking) forgetCall(p Process, w *call) {
+	k.server.mu.Lock()
+	defer k.server.mu.Unlock()
+	if k.calls[p] == w {
+		delete(k.calls, p)
+	}
+}
+
+// leaving is how long a process may take to end after its connection has.
+const leaving = 200 * time.Millisecond
+
+// whyUnlinked says why a process does not answer: its connection may have ended because it ends.
+func (k *Parking) whyUnlinked(p Process) error {
+	_, life, err := find(p)
+	if err != nil {
+		return ErrEnded
+	}
+	defer life.Close()
+	fds := []unix.PollFd{{Fd: int32(life.fd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(fds, int(leaving.Milliseconds())); err == nil && n > 0 {
+		return ErrEnded
+	}
+	return ErrUnlinked
+}
+
+// say says something to a client. False: it has no connection.
+func (k *Parking) say(p Process, m protocol.Message) bool {
+	k.server.mu.Lock()
+	c := k.server.clients[p]
+	var conn *connection
+	if c != nil {
+		conn, m.Client = c.conn, uint32(c.index)
+	}
+	k.server.mu.Unlock()
+	if conn != nil {
+		conn.send(m, "")
+	}
+	return conn != nil
+}
+
+// cut ends the connection of a client.
+func (k *Parking) cut(p Process) {
+	k.server.mu.Lock()
+	var conn *connection
+	if c := k.server.clients[p]; c != nil {
+		conn = c.conn
+	}
+	k.server.mu.Unlock()
+	if conn != nil {
+		conn.close()
+	}
+}
+
+// answered hands what a client says to who waits for it. A client that has come back and is not waited for may go on.
+func (k *Parking) answered(c *client, m protocol.Message) {
+	k.server.mu.Lock()
+	w := k.calls[c.peer.Process]
+	waited := w != nil && w.kind == m.Kind && w.serial == m.Serial
+	if waited {
+		delete(k.calls, c.peer.Process)
+		w.heard <- m
+	}
+	k.server.mu.Unlock()
+	if !waited && m.Kind == protocol.Halted && m.Serial == 0 && m.Value != 0 && m.Flags == 0 {
+		k.say(c.peer.Process, protocol.Message{Kind: protocol.Halt})
+	}
+}
+
+// unanswered says to who waits for a client that its connection has ended. One that comes back has had none. Called with mu
+// held.
+func (k *Parking) unanswered(p Process) {
+	if w := k.calls[p]; w != nil && (w.kind == protocol.Parked || w.serial != 0) {
+		delete(k.calls, p)
+		w.heard <- protocol.Message{}
+	}
+}
+
+// resumed notes that a client has connected again that was not parked yet, or is not any more. Called with mu held.
+func (k *Parking) resumed(p Process) {
+	delete(k.parked, p)
+	if w := k.calls[p]; w != nil && w.kind == protocol.Halted && w.serial == 0 {
+		delete(k.calls, p)
+		w.heard <- protocol.Message{Kind: protocol.Halted, Value: 1}
+	}
+}
+
+// processEnded forgets a process. Called with mu held.
+func (k *Parking) processEnded(p Process) {
+	delete(k.parked, p)
+	if w := k.calls[p]; w != nil {
+		delete(k.calls, p)
+		w.heard <- protocol.Message{}
+	}
+}
+
+// callParked has parked processes look for the daemon: they see that a socket has another time of change.
+func (k *Parking) callParked() {
+	k.server.mu.Lock()
+	paths := []string{k.server.config.Socket}
+	for _, d := range k.server.doors {
+		paths = append(paths, filepath.Join(d.folder, contain.SocketName))
+	}
+	k.server.mu.Unlock()
+	now := time.Now()
+	for _, path := range paths {
+		if err := os.Chtimes(path, now, now); err != nil {
+			k.server.log.Debug("tenant: parked programs come later", "err", err) // they ask now and then
+		}
+	}
+}
+
+// rejoin lets a process come back that was parked, if the daemon knows it: it keeps its index, and what it held is given
+// back, since it charges that anew. False: it comes as a new one, since it was restored from an image, or the daemon has
+// been replaced.
+func (k *Parking) rejoin(c *connection) (known bool, err error) {
+	k.server.mu.Lock()
+	for {
+		if k.server.closed {
+			k.server.mu.Unlock()
+			return true, errEnded
+		}
+		if k.parked[c.peer.Process] {
+			k.server.mu.Unlock()
+			return true, errKept
+		}
+		former := k.server.clients[c.peer.Process]
+		if former == nil || former.holder != nil {
+			k.server.mu.Unlock()
+			return false, nil
+		}
+		if conn := former.conn; conn != nil {
+			k.server.mu.Unlock()
+			conn.close()
+			<-conn.done
+			k.server.mu.Lock()
+			continue
+		}
+		l := former.lgpu
+		if l.shared == nil { // the daemon before had its counters, and it brings none
+			k.server.mu.Unlock()
+			k.server.remove(former)
+			return false, nil
+		}
+		if !l.shared.Settle(former.index, k.server.orphans.kept(l, former.index)) {
+			k.server.mu.Unlock()
+			return true, &Refusal{Errno: unix.EAGAIN, Text: "what it held cannot be given back yet"}
+		}
+		l.shared.Claim(former.index, ownerOf(c.peer))
+		former.conn, c.client = c, former
+		k.server.seesLimits(former)
+		k.server.mu.Unlock()
+		return true, l.shared.Files(func(limits, usage int) error {
+			m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagRejoin,
+				Client: uint32(former.index), ID: l.ID}
+			c.send(m, "", limits, usage)
+			return nil
+		})
+	}
+}
+
+// ownerOf is what a region says of a client.
+func ownerOf(p Peer) region.Owner {
+	return region.Owner{PID: innerPID(p.PID), Start: p.Start, Namespace: namespace(p.PID), Comm: p.Comm}
+}
