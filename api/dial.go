@@ -31,7 +31,8 @@ type Options struct {
 	// of her own then, also where a system daemon runs.
 	Private bool
 	// Start is the command that becomes a daemon of the runtime folder where none answers; nil is never. It is run with
-	// EnvDir and EnvReady, and is to leave by itself.
+	// EnvDir and EnvReady, and is to leave by itself. Where the machine's devices are reserved for a system daemon that is
+	// away (rundir.Reserve), it is waited for, and then nothing is started.
 	Start []string
 	// Waiting, where set, is called once for each daemon that has not answered after a second.
 	Waiting func(socket string)
@@ -43,6 +44,12 @@ var (
 	answerTime  = 10 * time.Second
 	waitingTime = time.Second
 )
+
+// awayTime is how long the system's daemon is waited for while it is away, such as for a restart; tests shorten it.
+var awayTime = 5 * time.Second
+
+// awayRetry is how often it is looked for meanwhile.
+const awayRetry = 20 * time.Millisecond
 
 // Dial returns a connection to a daemon that answers. An error wraps ErrNoDaemon if there is none and none was to be
 // started; fs.ErrPermission if there is only one that the caller may not use as it means to.
@@ -77,7 +84,11 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 func dial(ctx context.Context, dir, system string, o Options) (*Conn, error) {
 	own := filepath.Join(dir, Socket)
 	if system != "" && own != system {
-		c, err := connect(ctx, system, o)
+		find := connect
+		if !o.Private {
+			find = await
+		}
+		c, err := find(ctx, system, o)
 		private := o.Private && (errors.Is(err, fs.ErrPermission) || err == nil && !c.Administrator)
 		if !errors.Is(err, ErrNoDaemon) && !private {
 			return c, err
@@ -86,7 +97,11 @@ func dial(ctx context.Context, dir, system string, o Options) (*Conn, error) {
 			c.Close()
 		}
 	}
-	c, err := connect(ctx, own, o)
+	find := connect
+	if own == system {
+		find = await
+	}
+	c, err := find(ctx, own, o)
 	if err == nil || !errors.Is(err, ErrNoDaemon) {
 		return c, err
 	}
@@ -94,6 +109,33 @@ func dial(ctx context.Context, dir, system string, o Options) (*Conn, error) {
 		return nil, err
 	}
 	return start(ctx, dir, o)
+}
+
+// await is connect to the system's daemon at socket for somebody who would start one of her own if there were none: while
+// it is away she waits, and then hears why she may not.
+func await(ctx context.Context, socket string, o Options) (*Conn, error) {
+	c, err := connect(ctx, socket, o)
+	waiting := o.Waiting
+	for began := time.Now(); errors.Is(err, ErrNoDaemon) && o.Start != nil && rundir.Reserved(filepath.Dir(socket)); {
+		passed := time.Since(began)
+		if passed > awayTime {
+			return nil, &Error{Errno: syscall.EAGAIN, Subject: socket,
+				Text: fmt.Sprintf("the system's daemon, which manages this machine's devices, is away: nothing has answered at %s for %v",
+					socket, awayTime),
+				Hint: "it is started by: systemctl start lgpud; for daemons of their own users need an administrator's: lgpu daemon stop"}
+		}
+		if passed > waitingTime && waiting != nil {
+			waiting(socket)
+			waiting = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(awayRetry):
+		}
+		c, err = connect(ctx, socket, o)
+	}
+	return c, err
 }
 
 // connect connects to the daemon at socket and hears what it says of itself.

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/lgpu/lgpu/internal/rundir"
 )
 
 // The test binary becomes the daemon that Dial starts.
@@ -263,6 +265,74 @@ func TestTheSystemsDaemonGoesFirst(t *testing.T) {
 	refuses.administrator = true
 	if c, err := dial(t.Context(), own, socket, Options{Change: true, Private: true}); err != nil || c.Socket != socket {
 		t.Errorf("private, for an administrator: %v, %v", c, err)
+	}
+}
+
+// Where the system's daemon is away users wait for it, and are refused in the end. Who starts nothing of her own does not
+// wait, nor who needs nothing of the machine.
+func TestTheSystemsDaemonIsAway(t *testing.T) {
+	away, wait := awayTime, waitingTime
+	t.Cleanup(func() { awayTime, waitingTime = away, wait })
+	awayTime, waitingTime = 200*time.Millisecond, time.Millisecond
+	o := options(t, "obedient")
+	own, system := o.Dir, options(t, "").Dir
+	socket := filepath.Join(system, Socket)
+	o.Change = true
+	if err := rundir.Reserve(system); err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	_, err := dial(t.Context(), own, socket, o)
+	if !errors.As(err, &e) || errors.Is(err, ErrNoDaemon) || !strings.Contains(e.Text, "away") || e.Hint == "" || e.Subject != socket {
+		t.Fatalf("while it is away: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(own, "started")); err == nil {
+		t.Error("a daemon was started in its place")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	impatient := o
+	impatient.Waiting = func(string) { cancel() }
+	if _, err := dial(ctx, own, socket, impatient); !errors.Is(err, context.Canceled) {
+		t.Errorf("who does not want to wait: %v", err)
+	}
+	if _, err := dial(t.Context(), own, socket, Options{}); !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("to look: %v", err)
+	}
+	private := o
+	private.Private = true
+	c, err := dial(t.Context(), own, socket, private)
+	if err != nil || c.Socket != filepath.Join(own, Socket) {
+		t.Fatalf("what is private: %v, %v", c, err)
+	}
+	c.Close()
+	if _, err := dial(t.Context(), own, socket, o); !errors.As(err, &e) || !strings.Contains(e.Text, "away") {
+		t.Errorf("beside a daemon of her own that runs: %v", err)
+	}
+	awayTime = time.Minute
+	told, done := make(chan string, 1), make(chan error, 1)
+	o.Waiting = func(at string) {
+		select {
+		case told <- at:
+		default:
+		}
+	}
+	go func() {
+		c, err := dial(t.Context(), own, socket, o)
+		if err == nil {
+			err = c.Close()
+			if c.Socket != socket {
+				err = errors.Join(err, errors.New("it is "+c.Socket))
+			}
+		}
+		done <- err
+	}()
+	if at := <-told; at != socket {
+		t.Errorf("waits for %s", at)
+	}
+	inProcess(t, system, &fake{mayChange: true}) // it comes back
+	if err := <-done; err != nil {
+		t.Errorf("when it is back: %v", err)
 	}
 }
 

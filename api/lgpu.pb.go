@@ -39,36 +39,42 @@ const (
 type State int32
 
 const (
-	State_IDLE       State = 0 // has no work
-	State_EVICTED    State = 6 // has no work, and something of its memory has left the device for others
-	State_SUSPENDED  State = 5 // its memory has left the device, as far as it can (memory.suspend)
-	State_SUSPENDING State = 4 // its memory has to leave the device, and has not yet
-	State_WAITING    State = 1 // has work and waits for a device, or for its memory
-	State_NEXT       State = 7 // likewise, and is to be next: its memory is loaded ahead, beside the one that has the device
-	State_MOVING     State = 8 // its turn has come, and its memory comes; others made room for it
-	State_DRAINING   State = 2 // its slice is over, but not its work
-	State_RUNNING    State = 3 // may use the device
+	State_IDLE       State = 0  // has no work
+	State_EVICTED    State = 6  // has no work, and something of its memory has left the device for others
+	State_SUSPENDED  State = 5  // its memory has left the device, as far as it can (memory.suspend)
+	State_RELEASED   State = 9  // its programs have left the device wholly (lgpu suspend --release)
+	State_SUSPENDING State = 4  // its memory has to leave the device, and has not yet
+	State_WAITING    State = 1  // has work and waits for a device, or for its memory
+	State_UNFIT      State = 10 // likewise, and its memory cannot come back: the budget has too little room beside what others keep there
+	State_NEXT       State = 7  // it waits, and is to be next: its memory is loaded ahead, beside the one that has the device
+	State_MOVING     State = 8  // its turn has come, and its memory comes; others made room for it
+	State_DRAINING   State = 2  // its slice is over, but not its work
+	State_RUNNING    State = 3  // may use the device
 )
 
 // Enum value maps for State.
 var (
 	State_name = map[int32]string{
-		0: "IDLE",
-		6: "EVICTED",
-		5: "SUSPENDED",
-		4: "SUSPENDING",
-		1: "WAITING",
-		7: "NEXT",
-		8: "MOVING",
-		2: "DRAINING",
-		3: "RUNNING",
+		0:  "IDLE",
+		6:  "EVICTED",
+		5:  "SUSPENDED",
+		9:  "RELEASED",
+		4:  "SUSPENDING",
+		1:  "WAITING",
+		10: "UNFIT",
+		7:  "NEXT",
+		8:  "MOVING",
+		2:  "DRAINING",
+		3:  "RUNNING",
 	}
 	State_value = map[string]int32{
 		"IDLE":       0,
 		"EVICTED":    6,
 		"SUSPENDED":  5,
+		"RELEASED":   9,
 		"SUSPENDING": 4,
 		"WAITING":    1,
+		"UNFIT":      10,
 		"NEXT":       7,
 		"MOVING":     8,
 		"DRAINING":   2,
@@ -3078,6 +3084,184 @@ func (x *File) GetWritable() bool {
 	return false
 }
 
+type ReleaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// They come back.
+	Back          bool `protobuf:"varint,2,opt,name=back,proto3" json:"back,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRequest) Reset() {
+	*x = ReleaseRequest{}
+	mi := &file_lgpu_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRequest) ProtoMessage() {}
+
+func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ReleaseRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReleaseRequest) GetBack() bool {
+	if x != nil {
+		return x.Back
+	}
+	return false
+}
+
+type ReleaseProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many processes are on the way; 0: there was nothing to do.
+	Processes uint32 `protobuf:"varint,1,opt,name=processes,proto3" json:"processes,omitempty"`
+	// The stage that is under way: gated, evicted, parked or saved; empty at the end.
+	Stage string `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"`
+	// Those that are over, in their order.
+	Phases []*ReleasePhase `protobuf:"bytes,3,rep,name=phases,proto3" json:"phases,omitempty"`
+	// In nanoseconds, at the end.
+	Total         uint64 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseProgress) Reset() {
+	*x = ReleaseProgress{}
+	mi := &file_lgpu_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseProgress) ProtoMessage() {}
+
+func (x *ReleaseProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseProgress.ProtoReflect.Descriptor instead.
+func (*ReleaseProgress) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ReleaseProgress) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *ReleaseProgress) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *ReleaseProgress) GetPhases() []*ReleasePhase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+func (x *ReleaseProgress) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+type ReleasePhase struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Stage string                 `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	// In nanoseconds.
+	Took          uint64 `protobuf:"varint,2,opt,name=took,proto3" json:"took,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasePhase) Reset() {
+	*x = ReleasePhase{}
+	mi := &file_lgpu_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasePhase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasePhase) ProtoMessage() {}
+
+func (x *ReleasePhase) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasePhase.ProtoReflect.Descriptor instead.
+func (*ReleasePhase) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ReleasePhase) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *ReleasePhase) GetTook() uint64 {
+	if x != nil {
+		return x.Took
+	}
+	return 0
+}
+
 type WriteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3088,7 +3272,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3100,7 +3284,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[34]
+	mi := &file_lgpu_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3113,7 +3297,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{34}
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -3138,7 +3322,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3334,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[35]
+	mi := &file_lgpu_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3347,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{35}
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
 }
 
 type CreateRequest struct {
@@ -3180,7 +3364,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +3376,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[36]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +3389,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{36}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -3245,7 +3429,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3441,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3454,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -3289,7 +3473,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3485,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3498,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -3332,7 +3516,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3528,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3541,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 type ChownRequest struct {
@@ -3372,7 +3556,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3568,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3581,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{40}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -3429,7 +3613,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3625,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3638,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
 }
 
 type PageRequest struct {
@@ -3465,7 +3649,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3661,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3674,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 type PageReply struct {
@@ -3503,7 +3687,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3699,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3712,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{43}
+	return file_lgpu_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -3546,7 +3730,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3558,7 +3742,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3571,7 +3755,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{44}
+	return file_lgpu_proto_rawDescGZIP(), []int{47}
 }
 
 type StopReply struct {
@@ -3582,7 +3766,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3594,7 +3778,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3607,7 +3791,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{45}
+	return file_lgpu_proto_rawDescGZIP(), []int{48}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -3645,7 +3829,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +3841,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,7 +3854,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{46}
+	return file_lgpu_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -3775,7 +3959,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +3971,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +3984,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{47}
+	return file_lgpu_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Attachment) GetPath() string {
@@ -3846,15 +4030,21 @@ type Refusals struct {
 	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// UUID of the device it was on; empty for page-locked host memory.
 	Device string `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`
-	// The limit that holds for the lgpu; absent if only one of a group above does.
-	Limit         *uint64 `protobuf:"varint,4,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// The limit that did not allow the last one; absent where the device has no more.
+	Limit *uint64 `protobuf:"varint,4,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// Of the lgpu or the group whose limit it was.
+	Path string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	// The caller may raise the limit.
+	MayRaise bool `protobuf:"varint,6,opt,name=may_raise,json=mayRaise,proto3" json:"may_raise,omitempty"`
+	// The user who may, beside administrators; empty if there is none.
+	Raiser        string `protobuf:"bytes,7,opt,name=raiser,proto3" json:"raiser,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3866,7 +4056,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3879,7 +4069,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{48}
+	return file_lgpu_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -3910,6 +4100,27 @@ func (x *Refusals) GetLimit() uint64 {
 	return 0
 }
 
+func (x *Refusals) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Refusals) GetMayRaise() bool {
+	if x != nil {
+		return x.MayRaise
+	}
+	return false
+}
+
+func (x *Refusals) GetRaiser() string {
+	if x != nil {
+		return x.Raiser
+	}
+	return ""
+}
+
 // Failure is the detail of a failed call's status.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3929,7 +4140,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3941,7 +4152,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3954,7 +4165,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{49}
+	return file_lgpu_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -4286,7 +4497,18 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1a\n" +
-	"\bwritable\x18\x03 \x01(\bR\bwritable\"G\n" +
+	"\bwritable\x18\x03 \x01(\bR\bwritable\"8\n" +
+	"\x0eReleaseRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04back\x18\x02 \x01(\bR\x04back\"\x8a\x01\n" +
+	"\x0fReleaseProgress\x12\x1c\n" +
+	"\tprocesses\x18\x01 \x01(\rR\tprocesses\x12\x14\n" +
+	"\x05stage\x18\x02 \x01(\tR\x05stage\x12-\n" +
+	"\x06phases\x18\x03 \x03(\v2\x15.lgpu.v1.ReleasePhaseR\x06phases\x12\x14\n" +
+	"\x05total\x18\x04 \x01(\x04R\x05total\"8\n" +
+	"\fReleasePhase\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +
+	"\x04took\x18\x02 \x01(\x04R\x04took\"G\n" +
 	"\fWriteRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
 	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\"\f\n" +
@@ -4341,26 +4563,32 @@ const file_lgpu_proto_rawDesc = "" +
 	"\arefused\x18\x05 \x01(\v2\x11.lgpu.v1.RefusalsR\arefused\x1a>\n" +
 	"\x10EnvironmentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"s\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbc\x01\n" +
 	"\bRefusals\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
 	"\x06device\x18\x03 \x01(\tR\x06device\x12\x19\n" +
-	"\x05limit\x18\x04 \x01(\x04H\x00R\x05limit\x88\x01\x01B\b\n" +
+	"\x05limit\x18\x04 \x01(\x04H\x00R\x05limit\x88\x01\x01\x12\x12\n" +
+	"\x04path\x18\x05 \x01(\tR\x04path\x12\x1b\n" +
+	"\tmay_raise\x18\x06 \x01(\bR\bmayRaise\x12\x16\n" +
+	"\x06raiser\x18\a \x01(\tR\x06raiserB\b\n" +
 	"\x06_limit\"{\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05errno\x18\x01 \x01(\x05R\x05errno\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
 	"\x04hint\x18\x03 \x01(\tR\x04hint\x12\x14\n" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason*{\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason*\x94\x01\n" +
 	"\x05State\x12\b\n" +
 	"\x04IDLE\x10\x00\x12\v\n" +
 	"\aEVICTED\x10\x06\x12\r\n" +
-	"\tSUSPENDED\x10\x05\x12\x0e\n" +
+	"\tSUSPENDED\x10\x05\x12\f\n" +
+	"\bRELEASED\x10\t\x12\x0e\n" +
 	"\n" +
 	"SUSPENDING\x10\x04\x12\v\n" +
-	"\aWAITING\x10\x01\x12\b\n" +
+	"\aWAITING\x10\x01\x12\t\n" +
+	"\x05UNFIT\x10\n" +
+	"\x12\b\n" +
 	"\x04NEXT\x10\a\x12\n" +
 	"\n" +
 	"\x06MOVING\x10\b\x12\f\n" +
@@ -4380,12 +4608,13 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Energy\x12\x16.lgpu.v1.EnergyRequest\x1a\x14.lgpu.v1.EnergyPoint\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x82\x03\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\xc2\x03\n" +
 	"\aControl\x129\n" +
 	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
 	"\x06Remove\x12\x16.lgpu.v1.RemoveRequest\x1a\x14.lgpu.v1.RemoveReply\x123\n" +
-	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x123\n" +
+	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x12>\n" +
+	"\aRelease\x12\x17.lgpu.v1.ReleaseRequest\x1a\x18.lgpu.v1.ReleaseProgress0\x01\x123\n" +
 	"\x05Chown\x12\x15.lgpu.v1.ChownRequest\x1a\x13.lgpu.v1.ChownReply\x120\n" +
 	"\x04Page\x12\x14.lgpu.v1.PageRequest\x1a\x12.lgpu.v1.PageReply\x120\n" +
 	"\x04Stop\x12\x14.lgpu.v1.StopRequest\x1a\x12.lgpu.v1.StopReplyB\x1aZ\x18github.com/lgpu/lgpu/apib\x06proto3"
@@ -4403,7 +4632,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -4443,40 +4672,43 @@ var file_lgpu_proto_goTypes = []any{
 	(*ReadRequest)(nil),           // 35: lgpu.v1.ReadRequest
 	(*Files)(nil),                 // 36: lgpu.v1.Files
 	(*File)(nil),                  // 37: lgpu.v1.File
-	(*WriteRequest)(nil),          // 38: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 39: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 40: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 41: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 42: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 43: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 44: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 45: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 46: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 47: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 48: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 49: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 50: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 51: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 52: lgpu.v1.Refusals
-	(*Failure)(nil),               // 53: lgpu.v1.Failure
-	nil,                           // 54: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 55: google.protobuf.Timestamp
+	(*ReleaseRequest)(nil),        // 38: lgpu.v1.ReleaseRequest
+	(*ReleaseProgress)(nil),       // 39: lgpu.v1.ReleaseProgress
+	(*ReleasePhase)(nil),          // 40: lgpu.v1.ReleasePhase
+	(*WriteRequest)(nil),          // 41: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 42: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 43: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 44: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 45: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 46: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 47: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 48: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 49: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 50: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 51: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 52: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 53: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 54: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 55: lgpu.v1.Refusals
+	(*Failure)(nil),               // 56: lgpu.v1.Failure
+	nil,                           // 57: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 58: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	55, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	55, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	58, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	58, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	15, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	14, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	55, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	58, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	11, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
 	12, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
 	13, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
 	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	55, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	58, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	16, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	21, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -4488,63 +4720,66 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 22: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	19, // 23: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 24: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	55, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	55, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
-	55, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
+	58, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	58, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
+	58, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
 	25, // 28: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
-	55, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	55, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	55, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	58, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	58, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	58, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
 	28, // 32: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
 	29, // 33: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	55, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	55, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	58, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	58, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
 	32, // 36: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	55, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	55, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	58, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	58, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
 	37, // 39: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
 	37, // 40: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	37, // 41: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	37, // 42: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	18, // 43: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 44: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	54, // 45: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	52, // 46: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	4,  // 47: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 48: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 49: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	26, // 50: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	23, // 51: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
-	30, // 52: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	33, // 53: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	35, // 54: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	50, // 55: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	40, // 56: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	42, // 57: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	38, // 58: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	44, // 59: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	46, // 60: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	48, // 61: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 62: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 63: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 64: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	27, // 65: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	24, // 66: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
-	31, // 67: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	34, // 68: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	36, // 69: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	51, // 70: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	41, // 71: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	43, // 72: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	39, // 73: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	45, // 74: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	47, // 75: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	49, // 76: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	62, // [62:77] is the sub-list for method output_type
-	47, // [47:62] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	40, // 41: lgpu.v1.ReleaseProgress.phases:type_name -> lgpu.v1.ReleasePhase
+	37, // 42: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	37, // 43: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	18, // 44: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	10, // 45: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	57, // 46: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	55, // 47: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	4,  // 48: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	7,  // 49: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	8,  // 50: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	26, // 51: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	23, // 52: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
+	30, // 53: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	33, // 54: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	35, // 55: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	53, // 56: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	43, // 57: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	45, // 58: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	41, // 59: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	38, // 60: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
+	47, // 61: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	49, // 62: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	51, // 63: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	5,  // 64: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	9,  // 65: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	9,  // 66: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	27, // 67: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	24, // 68: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
+	31, // 69: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	34, // 70: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	36, // 71: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	54, // 72: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	44, // 73: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	46, // 74: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	42, // 75: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	39, // 76: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
+	48, // 77: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	50, // 78: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	52, // 79: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	64, // [64:80] is the sub-list for method output_type
+	48, // [48:64] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -4561,16 +4796,16 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[16].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[22].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[40].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[46].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[48].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[43].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[49].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   51,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -430,13 +430,14 @@ var View_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Control_Attach_FullMethodName = "/lgpu.v1.Control/Attach"
-	Control_Create_FullMethodName = "/lgpu.v1.Control/Create"
-	Control_Remove_FullMethodName = "/lgpu.v1.Control/Remove"
-	Control_Write_FullMethodName  = "/lgpu.v1.Control/Write"
-	Control_Chown_FullMethodName  = "/lgpu.v1.Control/Chown"
-	Control_Page_FullMethodName   = "/lgpu.v1.Control/Page"
-	Control_Stop_FullMethodName   = "/lgpu.v1.Control/Stop"
+	Control_Attach_FullMethodName  = "/lgpu.v1.Control/Attach"
+	Control_Create_FullMethodName  = "/lgpu.v1.Control/Create"
+	Control_Remove_FullMethodName  = "/lgpu.v1.Control/Remove"
+	Control_Write_FullMethodName   = "/lgpu.v1.Control/Write"
+	Control_Release_FullMethodName = "/lgpu.v1.Control/Release"
+	Control_Chown_FullMethodName   = "/lgpu.v1.Control/Chown"
+	Control_Page_FullMethodName    = "/lgpu.v1.Control/Page"
+	Control_Stop_FullMethodName    = "/lgpu.v1.Control/Stop"
 )
 
 // ControlClient is the client API for Control service.
@@ -456,6 +457,9 @@ type ControlClient interface {
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveReply, error)
 	// Write writes files of a group or lgpu: all of them or none.
 	Write(ctx context.Context, in *WriteRequest, opts ...grpc.CallOption) (*WriteReply, error)
+	// Release has all programs of an lgpu leave its devices wholly, or come back, all or none, and says how they get on. If
+	// the caller goes, what is under way is turned back.
+	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReleaseProgress], error)
 	// Chown gives a group or lgpu to another user or group of users.
 	Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error)
 	// Page says where the page is, with the caller's token.
@@ -515,6 +519,25 @@ func (c *controlClient) Write(ctx context.Context, in *WriteRequest, opts ...grp
 	return out, nil
 }
 
+func (c *controlClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReleaseProgress], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[1], Control_Release_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReleaseRequest, ReleaseProgress]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_ReleaseClient = grpc.ServerStreamingClient[ReleaseProgress]
+
 func (c *controlClient) Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ChownReply)
@@ -562,6 +585,9 @@ type ControlServer interface {
 	Remove(context.Context, *RemoveRequest) (*RemoveReply, error)
 	// Write writes files of a group or lgpu: all of them or none.
 	Write(context.Context, *WriteRequest) (*WriteReply, error)
+	// Release has all programs of an lgpu leave its devices wholly, or come back, all or none, and says how they get on. If
+	// the caller goes, what is under way is turned back.
+	Release(*ReleaseRequest, grpc.ServerStreamingServer[ReleaseProgress]) error
 	// Chown gives a group or lgpu to another user or group of users.
 	Chown(context.Context, *ChownRequest) (*ChownReply, error)
 	// Page says where the page is, with the caller's token.
@@ -589,6 +615,9 @@ func (UnimplementedControlServer) Remove(context.Context, *RemoveRequest) (*Remo
 }
 func (UnimplementedControlServer) Write(context.Context, *WriteRequest) (*WriteReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Write not implemented")
+}
+func (UnimplementedControlServer) Release(*ReleaseRequest, grpc.ServerStreamingServer[ReleaseProgress]) error {
+	return status.Error(codes.Unimplemented, "method Release not implemented")
 }
 func (UnimplementedControlServer) Chown(context.Context, *ChownRequest) (*ChownReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Chown not implemented")
@@ -680,6 +709,17 @@ func _Control_Write_Handler(srv interface{}, ctx context.Context, dec func(inter
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Control_Release_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReleaseRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ControlServer).Release(m, &grpc.GenericServerStream[ReleaseRequest, ReleaseProgress]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_ReleaseServer = grpc.ServerStreamingServer[ReleaseProgress]
 
 func _Control_Chown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ChownRequest)
@@ -773,6 +813,11 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Control_Attach_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Release",
+			Handler:       _Control_Release_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "lgpu.proto",

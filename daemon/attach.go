@@ -70,16 +70,16 @@ type Attachment struct {
 	Devices []gpu.Device
 
 	close   func() error
-	refused func() Refusals
+	refused func(by limits.Author) Refusals
 }
 
 // Close ends the attachment. When it returns the lgpu is gone, if it was temporary and nobody else uses it. It may be
 // called more than once.
 func (h *Attachment) Close() error { return h.close() }
 
-// Refused returns how often the lgpu's programs were denied memory since the attachment began. It is to be asked for
-// before Close.
-func (h *Attachment) Refused() Refusals { return h.refused() }
+// Refused returns how often the lgpu's programs were denied memory since the attachment began, and whether somebody can
+// raise the limit. It is to be asked for before Close.
+func (h *Attachment) Refused(by limits.Author) Refusals { return h.refused(by) }
 
 // Attach attaches a launcher to an lgpu, which is created or exists: everything that descends from the launcher's
 // process is its tenant. The lgpu stays until Close, and then as long as it has clients; for ever if it is persistent.
@@ -482,7 +482,7 @@ func (n *Daemon) attachment(c *change) (*Attachment, error) {
 		Path: dir.Path, Name: nameOf(dir.Path), ID: dir.ID, Sim: c.l.record.Sim, Environment: c.environment,
 	}
 	before := n.journal.refusals(dir.ID).Count
-	a.refused = func() Refusals { return n.observer.refusals(dir.ID, before) }
+	a.refused = func(by limits.Author) Refusals { return n.observer.refusals(dir.ID, before, by) }
 	a.close = sync.OnceValue(func() error { return n.lgpus.detach(c.l, c.launcher) })
 	for _, uuid := range c.l.record.Devices {
 		if d := n.inventory.device(uuid); d != nil {

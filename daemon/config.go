@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"log/slog"
+	"os/exec"
 	"time"
 
 	"github.com/lgpu/lgpu/gpu"
@@ -63,6 +64,9 @@ type Config struct {
 	Claim bool
 	// System is the socket of the system's daemon, for Claim.
 	System string
+	// CheckpointHelper makes the command of a process that calls the checkpoint API of the driver (checkpoint/driver), for
+	// the software GPU at a socket, or with "" for the machine's devices; nil: there is none, and no lgpu can be released.
+	CheckpointHelper func(sim string) (*exec.Cmd, error)
 }
 
 // Mount says whether the tree of limits is shown as a file system.

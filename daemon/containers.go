@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lgpu/lgpu/daemon/cdi"
 	"github.com/lgpu/lgpu/gpu"
@@ -44,6 +45,7 @@ type containers struct {
 	doors   map[uint64]bool       // the lgpus that have a socket
 	offered map[uint64]cdi.Device // as written
 	refused map[uint64]string     // why an lgpu is not offered, where that has been said
+	failed  bool                  // the last sync could not write a specification
 }
 
 func newContainers(n *Daemon) *containers {
@@ -59,16 +61,36 @@ func (c *containers) notice() {
 	}
 }
 
+// retry is when a specification that could not be written is tried again: the disk may have been full, and nothing tells when it
+// is not.
+const retry = 2 * time.Second
+
 // keep keeps the offers true until ctx ends.
 func (c *containers) keep(ctx context.Context) {
+	timer := time.NewTimer(retry) // for what begin could not write
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.changed:
-			c.sync()
+		case <-timer.C:
+			if !c.unwritten() {
+				continue
+			}
+		}
+		c.sync()
+		if c.unwritten() {
+			timer.Reset(retry)
 		}
 	}
+}
+
+// unwritten reports whether the last sync could not write a specification.
+func (c *containers) unwritten() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
 }
 
 // begin offers what there is, and withdraws what a daemon before had offered beyond it.
@@ -94,6 +116,7 @@ func (c *containers) sync() {
 	c.daemon.lgpus.life.Lock() // one that is being created has what it is to have
 	all := c.daemon.tree.Directories()
 	c.daemon.lgpus.life.Unlock()
+	c.failed = false
 	offered, exist, kits := map[uint64]cdi.Device{}, map[uint64]bool{}, map[string]*kit{}
 	for _, dir := range all {
 		exist[dir.ID] = true
@@ -103,6 +126,7 @@ func (c *containers) sync() {
 		d, err := c.describe(dir, kits)
 		if old, known := c.offered[dir.ID]; err == nil && (!known || !reflect.DeepEqual(old, d)) {
 			err = c.Specs.Write(dir.ID, d)
+			c.failed = c.failed || err != nil
 		}
 		if err == nil {
 			offered[dir.ID] = d

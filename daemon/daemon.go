@@ -153,6 +153,8 @@ type Daemon struct {
 	residence  *residence
 	containers *containers
 	bounds     *bounds
+	// Releases has programs leave their devices. It never changes.
+	Releases *Releases
 
 	// pushing is locked while limits go from the tree to tenants and the policy, so that they arrive in the order of
 	// the writes. It guards budgets.
@@ -233,7 +235,7 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	n.police, n.resolver, n.observer, n.energy = &police{daemon: n}, &resolver{n}, &observer{n}, &energyBooks{daemon: n}
 	n.shares = &shares{daemon: n}
 	n.residence, n.containers = newResidence(n), newContainers(n)
-	n.bounds = &bounds{daemon: n}
+	n.bounds, n.Releases = &bounds{daemon: n}, newReleases(n)
 	n.stopper, n.places = &stopper{daemon: n}, &places{daemon: n, Places: c.Places}
 	n.journal.log = c.Log
 	n.journal.source.limit, n.slices.limit = 1024, 4096
@@ -273,6 +275,9 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	})
 	if err != nil {
 		return n, err
+	}
+	if s, ok := n.tenants.(*tenant.Server); ok {
+		n.Releases.programs = s.Parking
 	}
 	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop,
 		Used: n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
@@ -392,6 +397,7 @@ func (n *Daemon) restore() error {
 		n.asked[dir.ID] = dir
 	}
 	n.bounds.open()
+	n.Releases.open()
 	n.tree.Watch(n.apply)
 	n.pushAll()
 	n.lgpus.revive()
@@ -413,7 +419,8 @@ func (n *Daemon) Run(ctx context.Context) error {
 	n.journal.announce(n.restarts)
 	n.setReady("")
 	defer n.setReady("it is about to end")
-	n.work.Add(5)
+	n.work.Add(6)
+	go func() { defer n.work.Done(); n.Releases.restore(ctx) }()
 	go func() { defer n.work.Done(); n.containers.keep(ctx) }()
 	go func() { defer n.work.Done(); n.residence.keep(ctx) }()
 	go func() { defer n.work.Done(); n.energy.keep(ctx) }()
@@ -494,6 +501,7 @@ func (n *Daemon) Close() error {
 		errs = append(errs, n.tenants.Close())
 	}
 	n.lgpus.close()
+	n.Releases.close()
 	hung := !doneIn(n.closeTime, n.work.Wait)
 	if hung {
 		n.log.Warn("a driver hangs: its devices are not closed")

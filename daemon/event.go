@@ -41,6 +41,8 @@ const (
 	MPSFailed       Kind = "mps.failed"
 	LgpuSuspended   Kind = "lgpu.suspended"
 	LgpuResumed     Kind = "lgpu.resumed"
+	LgpuReleased    Kind = "lgpu.released"
+	LgpuReturned    Kind = "lgpu.returned"
 	ResidenceFailed Kind = "residence.failed"
 	DmemFailed      Kind = "dmem.failed"
 )
@@ -51,7 +53,7 @@ func Kinds() []Kind {
 		LgpuCreated, LgpuRemoved, LgpuStopped, LgpuRefused, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh,
 		OutOfMemory, PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
-		LgpuSuspended, LgpuResumed, ResidenceFailed, DmemFailed,
+		LgpuSuspended, LgpuResumed, LgpuReleased, LgpuReturned, ResidenceFailed, DmemFailed,
 	}
 }
 
@@ -77,6 +79,9 @@ type Event struct {
 	First time.Time `json:"first,omitzero"`
 	Last  time.Time `json:"last,omitzero"`
 	Text  string    `json:"text"` // a sentence for people
+
+	limit   limits.Bytes // of OutOfMemory: see Refusals
+	limitOf string
 }
 
 // Bounds of an event, so that nobody fills the disk with one.

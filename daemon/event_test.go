@@ -251,3 +251,20 @@ func TestKindsAreAll(t *testing.T) {
 		t.Errorf("%d constants, %d kinds", len(found), len(Kinds()))
 	}
 }
+
+// Kinds has every kind that is declared: those it lacks would be no word for lgpu events --kind, and have no metric.
+func TestKinds(t *testing.T) {
+	source, err := os.ReadFile("event.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^\t[A-Za-z]+ +Kind = "([a-z.]+)"$`).FindAllSubmatch(source, -1)
+	if len(declared) < 20 || len(declared) != len(Kinds()) {
+		t.Errorf("%d kinds are declared, of %d in Kinds", len(declared), len(Kinds()))
+	}
+	for _, d := range declared {
+		if !slices.Contains(Kinds(), Kind(d[1])) {
+			t.Errorf("Kinds lacks %s", d[1])
+		}
+	}
+}

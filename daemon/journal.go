@@ -39,7 +39,10 @@ type Refusals struct {
 	Count  uint64
 	Bytes  uint64       // that were asked for
 	Device *gpu.UUID    // nil for page-locked host memory
-	Limit  limits.Bytes // the least of the lgpu's and its groups' own
+	Limit  limits.Bytes // that did not allow it; none where the device has no more
+	Path   string       // of the lgpu or group whose limit it was; empty without Limit
+	Mine   bool         // who asks may raise the limit
+	Raiser string       // the user who may, beside administrators; empty if there is none
 }
 
 // kept is how many events Recent returns.
@@ -123,7 +126,7 @@ func (j *journal) count(e Event) {
 	}
 	j.byID[e.ID][e.Kind]++
 	if e.Kind == OutOfMemory {
-		r := Refusals{Count: 1, Bytes: e.Bytes, Device: e.Device}
+		r := Refusals{Count: 1, Bytes: e.Bytes, Device: e.Device, Limit: e.limit, Path: e.limitOf}
 		if before := j.refused[e.ID]; before != nil {
 			r.Count += before.Count
 		}
@@ -221,7 +224,8 @@ func (j *journal) of(id uint64) map[Kind]uint64 {
 	return maps.Clone(j.byID[id])
 }
 
-// refusals returns how often programs of an lgpu were denied memory since the daemon started, without the limit.
+// refusals returns how often programs of an lgpu were denied memory since the daemon started, without Mine and
+// Raiser.
 func (j *journal) refusals(id uint64) Refusals {
 	j.mu.Lock()
 	defer j.mu.Unlock()

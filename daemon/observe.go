@@ -10,6 +10,8 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/internal/users"
+	"github.com/lgpu/lgpu/policy/limits"
 )
 
 // observer is told what tenants do and whose turn it was, and makes events of it. It has no state of its own.
@@ -33,6 +35,7 @@ func (o *observer) Left(c tenant.Client) {
 		Kind: ClientLeft, Path: path, ID: c.LGPU, By: authorIn(c.Peer),
 		Text: fmt.Sprintf("process %d (%s) has left %s", c.Peer.PID, c.Peer.Comm, path),
 	})
+	o.daemon.Releases.left(c.LGPU, c.Peer.Process)
 	o.daemon.lgpus.unexpect(c.LGPU)
 	o.daemon.lgpus.notice(c.LGPU)
 	o.daemon.inventory.bereave()
@@ -48,7 +51,7 @@ func (o *observer) Refused(p tenant.Peer, err error) {
 }
 
 // OutOfMemory implements tenant.Observer.
-func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
+func (o *observer) OutOfMemory(c tenant.Client, device int, bytes, by uint64) {
 	path := o.daemon.pathOf(c.LGPU)
 	e := Event{
 		Kind: OutOfMemory, Path: path, ID: c.LGPU, By: authorIn(c.Peer), Bytes: bytes,
@@ -58,26 +61,52 @@ func (o *observer) OutOfMemory(c tenant.Client, device int, bytes uint64) {
 		uuid := record.Devices[device]
 		e.Device = &uuid
 	}
+	e.limit, e.limitOf = o.limitOf(by, e.Device)
 	o.daemon.journal.emit(e)
 }
 
-// refusals returns how often programs of an lgpu were denied memory, beyond so many times before.
-func (o *observer) refusals(id, before uint64) Refusals {
+// limitOf returns the limit of memory that stops the directory with an ID, and the path of whose it is: its own or, if it
+// is the least, that of a group above. Without a path there is no such limit: the device has no more. device is nil for
+// page-locked host memory.
+func (o *observer) limitOf(id uint64, device *gpu.UUID) (least limits.Bytes, path string) {
+	own := func(dir limits.Directory) limits.Bytes { return dir.HostMax }
+	if device != nil {
+		d := o.daemon.inventory.device(*device)
+		if d == nil {
+			return least, ""
+		}
+		own = func(dir limits.Directory) limits.Bytes {
+			e, _ := dir.Device(d.Identity())
+			return e.OwnMemoryMax
+		}
+	}
+	for dir, ok := o.daemon.tree.ByID(id); ok; dir, ok = o.daemon.tree.ByID(dir.Parent) {
+		limit, limited := own(dir).Limit()
+		if before, any := least.Limit(); limited && (!any || limit < before) {
+			least, path = own(dir), dir.Path
+		}
+	}
+	return least, path
+}
+
+// refusals returns how often programs of an lgpu were denied memory, beyond so many times before, and what somebody can do
+// about it.
+func (o *observer) refusals(id, before uint64, by limits.Author) Refusals {
 	r := o.daemon.journal.refusals(id)
 	if r.Count <= before {
 		return Refusals{}
 	}
 	r.Count -= before
-	dir, exists := o.daemon.tree.ByID(id)
-	switch {
-	case !exists:
-	case r.Device == nil:
-		r.Limit = dir.Host
-	default:
-		if d := o.daemon.inventory.device(*r.Device); d != nil {
-			e, _ := dir.Device(d.Identity())
-			r.Limit = e.MemoryMax
-		}
+	if r.Path == "" {
+		return r
+	}
+	file := "memory.max"
+	if r.Device == nil {
+		file = "host.max"
+	}
+	r.Mine = o.daemon.tree.May(by, limits.Access{Action: limits.ActionWrite, Path: r.Path, File: file}) == nil
+	if uid, exists := o.daemon.tree.Raiser(r.Path); exists {
+		r.Raiser = users.Name(uid)
 	}
 	return r
 }

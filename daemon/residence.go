@@ -83,8 +83,9 @@ type held struct {
 
 // managed is an lgpu with memory.overcommit.
 type managed struct {
-	suspended bool // as the tree says
-	told      bool // what the last event said
+	suspended bool              // as the tree says
+	told      bool              // what the last event said
+	unfit     map[gpu.UUID]bool // likewise
 }
 
 var _ tenant.ResidenceHandler = (*residence)(nil)
@@ -226,36 +227,6 @@ func (r *residence) most(uuid gpu.UUID) uint64 {
 	return 0
 }
 
-// whyNot is why a client could not do what it was told, for people.
-func whyNot(why uint64) string {
-	switch why {
-	case protocol.WhyBusy:
-		return "its work does not end: a kernel runs, or a stream waits"
-	case protocol.WhyCapture:
-		return "a stream is being captured"
-	case protocol.WhyFixed:
-		return "it has memory that cannot leave the device"
-	case protocol.WhyStore:
-		return "there is no room for what is to leave the device"
-	case protocol.WhyDriver:
-		return "the driver refused"
-	}
-	return fmt.Sprintf("the program says %d", why)
-}
-
-// fail reports that memory stays where it should not. Called by keep with mu held.
-func (r *residence) fail(of *holding, device int, why string) {
-	d := &of.devices[device]
-	d.failure = why
-	path := r.daemon.pathOf(of.id.LGPU)
-	uuid := d.uuid
-	r.daemon.journal.emit(Event{
-		Kind: ResidenceFailed, Path: path, ID: of.id.LGPU, Device: &uuid, PID: of.peer.PID, UID: of.peer.UID,
-		Text: fmt.Sprintf("memory of process %d (%s) of %s on device %s is not where it should be: %s", of.peer.PID,
-			of.peer.Comm, path, uuid.Short(), why),
-	})
-}
-
 // Lost implements tenant.ResidenceHandler.
 func (r *residence) Lost(h *tenant.Holder) { r.lost(h) }
 
@@ -302,7 +273,7 @@ func (r *residence) read(dir limits.Directory) {
 	r.post(func(now time.Time) {
 		l := r.lgpus[dir.ID]
 		if l == nil {
-			l = &managed{told: dir.Suspended}
+			l = &managed{told: dir.Suspended, unfit: map[gpu.UUID]bool{}}
 			r.lgpus[dir.ID] = l
 		}
 		l.suspended = dir.Suspended
@@ -323,79 +294,6 @@ func (r *residence) forget(id uint64) {
 		delete(r.lgpus, id)
 		delete(r.first, id)
 		r.policy.Remove(id)
-	})
-}
-
-// of returns what of so many bytes of an lgpu has left a device, why something is not where it should be, and whether
-// its memory can leave devices at all.
-func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, why string, is bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.lgpus[id]
-	if l == nil {
-		return 0, "", false
-	}
-	resident, away := uint64(0), l.suspended
-	for _, s := range r.policy.Seats(id) {
-		if s.Device == uuid {
-			resident, away = resident+s.Resident, away || s.Away
-		}
-	}
-	for _, of := range r.holders {
-		for _, d := range of.devices {
-			if of.id.LGPU == id && d.uuid == uuid && d.failure != "" {
-				why = d.failure
-			}
-		}
-	}
-	if !away {
-		return 0, why, true
-	}
-	return used - min(resident, used), why, true
-}
-
-// stage is the state of an lgpu on a device, as its gates have it, with what its memory has to do with it.
-func (r *residence) stage(id uint64, uuid gpu.UUID, state string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch r.policy.Memory(id) {
-	case policy.Coming:
-		return StateMoving
-	case policy.Here:
-		return state
-	}
-	switch {
-	case state != StateIdle && state != StateWaiting: // its gate is not closed yet
-		return state
-	case r.policy.Next(id, uuid):
-		return StateNext
-	case state == StateWaiting || r.policy.Asks(id):
-		return StateWaiting
-	}
-	return StateEvicted
-}
-
-// turnCounts returns what has been counted of turns, and how long they are.
-func (r *residence) turnCounts() Turns {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t := Turns{Stats: r.policy.Stats(), Length: map[gpu.UUID]time.Duration{}}
-	for _, d := range r.daemon.inventory.present() {
-		t.Length[d.UUID] = r.policy.Turn(d.UUID)
-	}
-	return t
-}
-
-// gone reports whether all that can be moved of a suspended lgpu has left a device. One that no program is in has none.
-func (r *residence) gone(id uint64, uuid gpu.UUID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.lgpus[id]
-	if l == nil {
-		return true
-	}
-	return l.suspended && !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
-		return s.Device == uuid && (!s.Linked || s.Level != 0 || !s.Since.IsZero() || s.Refused != 0)
 	})
 }
 
@@ -462,7 +360,7 @@ func (r *residence) step(now time.Time) (next time.Time) {
 	r.compare(devices)
 	r.open()
 	if len(r.holders) == 0 {
-		r.tell()
+		r.tell(devices)
 		return time.Time{}
 	}
 	orders, next := r.policy.Settle(now, r.view(now, devices))
@@ -471,7 +369,7 @@ func (r *residence) step(now time.Time) (next time.Time) {
 	if late := r.watch(now); !late.IsZero() && (next.IsZero() || late.Before(next)) {
 		next = late
 	}
-	r.tell()
+	r.tell(devices)
 	if least := now.Add(residencePeriod); next.IsZero() || least.Before(next) {
 		next = least
 	}
@@ -486,7 +384,7 @@ func (r *residence) plain(devices []*device) map[gpu.UUID]uint64 {
 		most[d.UUID] = d.Memory
 	}
 	for _, id := range n.lgpus.admitted() {
-		if dir, ok := n.tree.ByID(id); !ok || dir.Overcommit {
+		if dir, ok := n.tree.ByID(id); !ok || dir.Overcommit || n.Releases.is(id) {
 			continue
 		}
 		record, _ := n.lgpus.record(id)
@@ -624,6 +522,7 @@ func (r *residence) deliver(orders []policy.Order) {
 		m := protocol.Message{Kind: protocol.Keep, Serial: o.Serial, Value: o.Level}
 		if o.Refused {
 			m.Flags = protocol.FlagRefused
+			r.refuse(of, o.Device)
 		}
 		of.Send(device, m)
 		if d := &of.devices[device]; !o.Refused && o.Level > d.wanted {
@@ -664,30 +563,6 @@ func (r *residence) watch(now time.Time) (next time.Time) {
 		}
 	}
 	return next
-}
-
-// tell makes events of lgpus whose memory is where it should be again. Called by keep with mu held.
-func (r *residence) tell() {
-	for id, l := range r.lgpus {
-		if l.told == l.suspended || r.policy.Waiting(id) ||
-			slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool { return s.Refused != 0 || l.suspended && s.Level != 0 }) {
-			continue
-		}
-		l.told = l.suspended
-		path := r.daemon.pathOf(id)
-		e := Event{Kind: LgpuResumed, Path: path, ID: id, Text: path + " was resumed: its memory is on its devices again"}
-		if l.suspended {
-			e.Kind, e.Text = LgpuSuspended, path+" was suspended: its memory has left its devices"
-		}
-		r.daemon.journal.emit(e)
-		for _, of := range r.holders {
-			for i := range of.devices {
-				if of.id.LGPU == id {
-					of.devices[i].failure = ""
-				}
-			}
-		}
-	}
 }
 
 // bit is 1 for true.

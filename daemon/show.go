@@ -136,7 +136,7 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 			s.HostUsed = used.Host
 		}
 	}
-	uses := n.usageOf(dir.ID)
+	uses, isReleased := n.usageOf(dir.ID), n.Releases.is(dir.ID)
 	for _, d := range n.shown(dir, mine) {
 		use, share := uses[d.Device], shares[seat{dir.ID, d.Device}]
 		d.MemoryUsed, d.MemoryPeak, d.MemoryGranted = use.Used, use.Peak, fromRegion(use.Granted)
@@ -150,6 +150,8 @@ func (n *Daemon) showDirectory(dir limits.Directory, shares map[seat]dispatch.Sh
 		t := n.timeOn(dir.ID, d.Device, share, clients)
 		d.Asked, d.Delivered, d.Measured, d.State = t.asked, t.delivered, t.measured, t.state
 		switch {
+		case isReleased:
+			d.State = StateReleased
 		case !dir.Overcommit || s.Kind != KindLgpu:
 		case !dir.Suspended:
 			d.State = n.residence.stage(dir.ID, d.Device, d.State)

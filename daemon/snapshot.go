@@ -81,16 +81,20 @@ const (
 	// Its memory has to leave the device, and has not yet; or has, as far as it can.
 	StateSuspending = "suspending"
 	StateSuspended  = "suspended"
+	// Its programs have left the device wholly.
+	StateReleased = "released"
 	// Where not all memory fits: it has left the device for others, and it has no work; it is to be next, and its memory is
-	// loaded ahead; its turn has come, and its memory comes.
+	// loaded ahead; its turn has come, and its memory comes; it cannot come back, as more stays there than leaves room for it.
 	StateEvicted = "evicted"
 	StateNext    = "next"
 	StateMoving  = "moving"
+	StateUnfit   = "unfit"
 )
 
 // States are all of them: what says more of what goes on comes later.
 var States = []string{
-	StateIdle, StateEvicted, StateSuspended, StateSuspending, StateWaiting, StateNext, StateMoving, StateDraining, StateRunning,
+	StateIdle, StateEvicted, StateSuspended, StateReleased, StateSuspending, StateWaiting, StateUnfit, StateNext, StateMoving,
+	StateDraining, StateRunning,
 }
 
 // Directory is one of the tree: a group, or an lgpu.

@@ -8,6 +8,7 @@ DESTDIR ?=
 BINDIR := $(PREFIX)/bin
 MANDIR := $(PREFIX)/share/man/man1
 DOCDIR := $(PREFIX)/share/doc/lgpu
+DATADIR := $(PREFIX)/share/lgpu
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
@@ -17,7 +18,7 @@ FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 .PHONY: install uninstall packages image
 install:
 	test -x bin/lgpu || { echo "bin/lgpu is missing; first, without root: make build" >&2; exit 1; }
-	install -d $(addprefix $(DESTDIR),$(BINDIR) $(MANDIR) $(DOCDIR) $(UNITDIR) $(SYSUSERSDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(MANDIR) $(DOCDIR) $(DATADIR) $(UNITDIR) $(SYSUSERSDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
 	install -m 0755 bin/lgpu $(DESTDIR)$(BINDIR)/.lgpu.new
 	mv -f $(DESTDIR)$(BINDIR)/.lgpu.new $(DESTDIR)$(BINDIR)/lgpu # a new file: the old one may be running
 	bin/lgpu man $(DESTDIR)$(MANDIR)
@@ -25,6 +26,7 @@ install:
 	sed 's|@lgpu@|$(BINDIR)/lgpu|' daemon/systemd/lgpud.service > $(DESTDIR)$(UNITDIR)/lgpud.service
 	install -m 0644 daemon/systemd/sysusers.conf $(DESTDIR)$(SYSUSERSDIR)/lgpu.conf
 	install -m 0644 LICENSE $(DESTDIR)$(DOCDIR)/LICENSE
+	install -m 0644 daemon/metrics/alerts.yaml daemon/metrics/grafana.json $(DESTDIR)$(DATADIR)
 	bin/lgpu completion bash > $(DESTDIR)$(BASHDIR)/lgpu
 	bin/lgpu completion zsh > $(DESTDIR)$(ZSHDIR)/_lgpu
 	bin/lgpu completion fish > $(DESTDIR)$(FISHDIR)/lgpu.fish
@@ -33,8 +35,9 @@ install:
 # The state in /var/lib/lgpu, the group lgpu and what runs stay: docs/install.md says how to remove them.
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(BINDIR)/lgpu $(MANDIR)/lgpu.1 $(MANDIR)/lgpu-*.1 $(UNITDIR)/lgpud.service \
-		$(SYSUSERSDIR)/lgpu.conf $(BASHDIR)/lgpu $(ZSHDIR)/_lgpu $(FISHDIR)/lgpu.fish $(DOCDIR)/LICENSE)
-	! test -d $(DESTDIR)$(DOCDIR) || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DOCDIR)
+		$(SYSUSERSDIR)/lgpu.conf $(BASHDIR)/lgpu $(ZSHDIR)/_lgpu $(FISHDIR)/lgpu.fish $(DOCDIR)/LICENSE \
+		$(DATADIR)/alerts.yaml $(DATADIR)/grafana.json)
+	for dir in $(DESTDIR)$(DOCDIR) $(DESTDIR)$(DATADIR); do ! test -d $$dir || rmdir --ignore-fail-on-non-empty $$dir; done
 
 # Packages are equal, bit for bit, where the binary is: every time in them is that of the commit. nfpm has a module of
 # its own, packaging/tools, since it needs more modules than lgpu does.

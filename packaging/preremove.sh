@@ -6,5 +6,6 @@ remove | 0)
 	if [ -d /run/systemd/system ]; then
 		systemctl disable --now lgpud.service
 	fi
+	rm -f /run/lgpu/lgpud.system # no daemon comes back: users have their own again
 	;;
 esac

@@ -50,6 +50,7 @@ var flagCompleters = map[string]completer{
 	"mix": words(string(igpu.Linux), string(igpu.Windows), string(igpu.MixedBoth), string(igpu.Linux2D), string(igpu.Linux3D),
 		string(igpu.Sizes)),
 	"load":    words(string(igpu.Busy), string(igpu.Churn), string(igpu.Random)),
+	"key":     cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	"chart":   cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	"figures": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 }
@@ -69,6 +70,10 @@ var argumentCompleters = map[string]completer{
 	"energy":        once(completePaths),
 	"doctor":        cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	"man":           once(cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)),
+	"image ls":      once(cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)),
+	"image gc":      once(cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)),
+	"image verify":  completeImages,
+	"image diff":    completeImages,
 	"shmem install": once(cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)),
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -34,6 +35,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/web"
 	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/internal/logs"
+	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/policy/limits"
 )
@@ -74,6 +76,7 @@ before somebody has looked.
 Files, in /run/lgpu (root), else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID:
 
   lgpud.sock    what the other commands talk to
+  lgpud.system  reserves the machine's devices for its system daemon
   tenant.sock   what programs in lgpus talk to
   state.db      groups, limits and named lgpus
   state.events  what happened: see lgpu events
@@ -91,7 +94,7 @@ daemon tells systemd when it is ready and when it ends.`,
 		RunE:                  func(c *cobra.Command, _ []string) error { return d.run(c) },
 	}
 	d.register(c.Flags())
-	c.AddCommand(daemonStatusCommand(), daemonStopCommand(), unitCommand(), configCommand())
+	c.AddCommand(daemonStatusCommand(), daemonStopCommand(), unitCommand(), configCommand(), helperCommand())
 	return c
 }
 
@@ -182,6 +185,11 @@ func daemonStopCommand() *cobra.Command {
 Programs in lgpus go on within their limits and connect to the next daemon,
 which the next lgpu run starts.
 
+A machine's devices stay reserved for its system daemon when that is killed,
+restarted or stopped by systemd: lgpu run waits 5 seconds for it, and is then
+refused. This command ends that, also where no daemon runs any more, and users
+have daemons of their own again.
+
 Exit status: 0, also if none runs; 1 if it refuses this user.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
@@ -189,17 +197,40 @@ Exit status: 0, also if none runs; 1 if it refuses this user.`,
 			conn, err := connect(c, toCommand)
 			var e *exit
 			if errors.As(err, &e) && errors.Is(e.err, api.ErrNoDaemon) {
-				return nil
+				return unreserve(namedSocket(c))
 			}
 			if err != nil {
 				return err
 			}
 			defer conn.Close()
+			line := progress.Start(c.ErrOrStderr(), "waiting for the daemon's end")
+			defer line.Done()
 			return explain(stopDaemon(c.Context(), conn))
 		},
 	}
 	socketFlag(c)
 	return c
+}
+
+// unreserve lets users have daemons of their own where the one that a command is for does not run: the one at socket, or
+// if that is empty this user's or the system's.
+func unreserve(socket string) error {
+	dir := filepath.Dir(socket)
+	if socket == "" && os.Getenv(api.EnvDir) == "" {
+		dir = filepath.Dir(api.System)
+	}
+	if !systemFolder(dir) || !rundir.Reserved(dir) {
+		return nil
+	}
+	err := rundir.Unreserve(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return &exit{status: statusFailed, err: errors.New("the system's daemon does not run, and only root lets users have daemons " +
+			"of their own")}
+	}
+	if err != nil {
+		return failed(err)
+	}
+	return nil
 }
 
 // stopDaemon ends a daemon and waits for its end.
@@ -381,7 +412,7 @@ func (d *daemonOptions) config(c *cobra.Command) (daemon.Config, error) {
 		SimCommand: []string{self, "sim"}, Mount: mount, Police: police, Idle: d.idle, Slice: d.slice,
 		NoGuests: d.guests == guestsOff, Rights: rights, Places: said.Places, Claim: !systemFolder(dir),
 		System: api.System, Patience: said.Patience, Copies: said.Copies, Dmem: said.Dmem,
-		Containers: containers,
+		Containers: containers, CheckpointHelper: checkpointHelper,
 	}, nil
 }
 
@@ -476,7 +507,16 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 	if err != nil {
 		return err
 	}
-	s, err := server.New(n, server.Options{Stop: stop, Log: config.Log, Page: page})
+	if systemFolder(config.Dir) && d.idle == 0 { // one that leaves when it is idle is no loss to anybody
+		if err := rundir.Reserve(config.Dir); err != nil {
+			return err
+		}
+	}
+	told := func() { // by an administrator, unlike by a signal
+		warn(rundir.Unreserve(config.Dir))
+		stop()
+	}
+	s, err := server.New(n, server.Options{Stop: told, Log: config.Log, Page: page})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/progress"
 )
 
 // statusLook is the time between two looks whether a daemon answers: nothing tells of a socket in a folder that may not exist
@@ -47,6 +48,8 @@ Exit status: 0 if a daemon answers, 1 if none does.`,
 
 // awaitDaemon returns a connection to a daemon that runs within a while.
 func awaitDaemon(c *cobra.Command, wait time.Duration) (*api.Conn, error) {
+	line := progress.Start(c.ErrOrStderr(), "waiting for a daemon")
+	defer line.Done()
 	for end := time.Now().Add(wait); ; {
 		conn, err := connect(c, toFind)
 		var e *exit

@@ -20,8 +20,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [--json] [PROGRAM...]",
 		Short: "Say what works on this machine, and what to do about what does not",
 		Long: `Check what lgpu needs and can use: driver and devices, the software GPU, the
-daemon, mounting the tree, cgroups, MPS, containment. For each PROGRAM, say
-whether it can be limited. Nothing is changed, and no daemon is started.
+daemon, mounting the tree, cgroups, MPS, containment, CRIU. For each PROGRAM,
+say whether it can be limited. Nothing is changed, and no daemon is started.
 
 Exit status: 0 if no check failed, 1 otherwise. Warnings do not count.`,
 		Example: `  lgpu doctor

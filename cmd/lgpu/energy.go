@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"os/signal"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/progress"
 )
 
 // joulesPerKWh is a kilowatt-hour in joules.
@@ -155,6 +157,26 @@ func past(ctx context.Context, conn *api.Conn, at time.Time) (energyUsage, time.
 	return all, p.GetTime().AsTime().Local(), nil
 }
 
+// waits lets a time pass and shows how much of it has. False: ctx ended before.
+func waits(ctx context.Context, out io.Writer, whole time.Duration) bool {
+	line := progress.Start(out, "measuring")
+	defer line.Done()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	end := time.After(whole)
+	for began := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-end:
+			return true
+		case <-look.C:
+			passed := time.Since(began)
+			line.Measure(float64(passed)/float64(whole), fmt.Sprintf("%v of %v", passed.Round(time.Second), whole), "measuring")
+		}
+	}
+}
+
 func (e *energyReport) show(c *cobra.Command, conn *api.Conn, path string) error {
 	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -165,10 +187,8 @@ func (e *energyReport) show(c *cobra.Command, conn *api.Conn, path string) error
 			return err
 		}
 		before = used(s)
-		select {
-		case <-ctx.Done():
+		if !waits(ctx, c.ErrOrStderr(), e.over) {
 			return &exit{status: 128 + int(unix.SIGINT)}
-		case <-time.After(e.over):
 		}
 	}
 	rows, err := e.measure(ctx, conn, before, path)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -194,5 +195,17 @@ func TestWide(t *testing.T) {
 	}
 	if text := table(s, false, false, 0); strings.Contains(text, "POWER") || strings.Contains(text, " W") {
 		t.Errorf("without:\n%s", text)
+	}
+}
+
+// A measurement lasts as long as it was said to, unless it is interrupted.
+func TestWaits(t *testing.T) {
+	if !waits(t.Context(), io.Discard, time.Millisecond) {
+		t.Error("it was not interrupted")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if waits(ctx, io.Discard, time.Hour) {
+		t.Error("it was interrupted")
 	}
 }

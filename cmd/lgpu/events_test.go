@@ -47,14 +47,24 @@ func FuzzMoment(f *testing.F) {
 // What lgpu run says at the end fits what the daemon has counted.
 func TestRefusal(t *testing.T) {
 	limit := uint64(1 << 30)
+	few := "the program was refused device memory once, the last time 4 GiB, "
 	for want, r := range map[string]*api.Refusals{
 		"": nil,
-		"the program was refused device memory 11 times, the last time 4 GiB, by the limit of 1 GiB; --memory gives it more": {
-			Count: 11, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit},
-		"the program was refused page-locked host memory once, the last time 1 MiB, by a limit of a group above; " +
-			"--host-memory gives it more": {Count: 1, Bytes: 1 << 20},
+		"the program was refused device memory 11 times, the last time 4 GiB, by the limit of /job, 1 GiB; --memory gives it more": {
+			Count: 11, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit, Path: "/job", MayRaise: true},
+		"the program was refused page-locked host memory once, the last time 1 MiB, by the limit of /job, 1 GiB; " +
+			"--host-memory gives it more": {Count: 1, Bytes: 1 << 20, Limit: &limit, Path: "/job", MayRaise: true},
+		"the program was refused page-locked host memory once, the last time 1 MiB, by the limit of /team, 1 GiB; " +
+			"lgpu set /team host.max=SIZE raises it": {Count: 1, Bytes: 1 << 20, Limit: &limit, Path: "/team", MayRaise: true},
+		few + "by the limit of /team, 1 GiB; lgpu set /team memory.max=SIZE raises it": {
+			Count: 1, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit, Path: "/team", MayRaise: true, Raiser: "carol"},
+		few + "by the limit of /team, 1 GiB, which an administrator can raise": {
+			Count: 1, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit, Path: "/team"},
+		few + "by the limit of /team, 1 GiB, which carol or an administrator can raise": {
+			Count: 1, Bytes: 4 << 30, Device: "GPU-1", Limit: &limit, Path: "/team", Raiser: "carol"},
+		few + "since the device has no more": {Count: 1, Bytes: 4 << 30, Device: "GPU-1"},
 	} {
-		if got := refusal(r); got != want {
+		if got := refusal("/job", r); got != want {
 			t.Errorf("%v: %q", r, got)
 		}
 	}

@@ -29,11 +29,13 @@ func psCommand() *cobra.Command {
 time over the last second and compute.max, and the processes. With --tree also
 show groups, each with the use of all lgpus below it; with --wide also the power
 and energy of each, and where memory may leave its device, how much has. In the
-place of a share of time, suspended means that its memory has left the device,
-suspending that it is about to, evicted that others have its room, next that it
-comes ahead of its turn, and moving that its turn has come and it comes. A dash
-means "not limited" or "not measured": if an lgpu has the device to itself and
-no compute.max, only the driver knows how busy it is, and not on every machine.
+place of a share of time, released means that its programs have left the
+device, suspended that its memory has, suspending that it is about to, evicted
+that others have its room, next that it comes ahead of its turn, moving that its
+turn has come and it comes, and unfit that it cannot come back: lgpu events says
+which budget would do. A dash means "not limited" or "not measured": if an lgpu
+has the device to itself and no compute.max, only the driver knows how busy it
+is, and not on every machine.
 
 No daemon is started if there is nothing to show: without one the table is
 empty. lgpu daemon status says whether one answers. On a terminal the table fits
@@ -288,7 +290,8 @@ func figures(d *api.DeviceUse) []string {
 // absence is the state of what has its memory elsewhere, or about to be, or to come; empty for all else.
 func absence(d *api.DeviceUse) string {
 	switch s := d.GetState(); s {
-	case api.State_SUSPENDED, api.State_SUSPENDING, api.State_EVICTED, api.State_NEXT, api.State_MOVING:
+	case api.State_SUSPENDED, api.State_RELEASED, api.State_SUSPENDING, api.State_EVICTED, api.State_NEXT, api.State_MOVING,
+		api.State_UNFIT:
 		return strings.ToLower(s.String())
 	}
 	return ""

@@ -15,6 +15,7 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/internal/names"
+	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/internal/units"
 	"github.com/lgpu/lgpu/sim"
 	"github.com/lgpu/lgpu/sim/wire"
@@ -157,13 +158,15 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 		}
 		defer j.close()
 	}
+	line := progress.Start(c.ErrOrStderr(), "waiting for the lgpu") // with --spatial MPS may have to start
 	h, err := attach(c.Context(), conn, request, api.Options{Socket: namedSocket(c), Private: r.sim, Change: true, Start: command})
+	line.Done()
 	if err != nil {
 		return explainOptions(c, err)
 	}
 	defer func() {
 		h.Close()
-		if text := refusal(h.refused); text != "" {
+		if text := refusal(h.GetPath(), h.refused); text != "" {
 			fmt.Fprintln(c.ErrOrStderr(), "lgpu:", text)
 		}
 	}()
@@ -185,24 +188,34 @@ func (r *run) start(c *cobra.Command, argv []string) error {
 	return &exit{status: one.status}
 }
 
-// refusal says that programs in an lgpu were refused memory, and what to do; nothing if they were not.
-func refusal(r *api.Refusals) string {
+// refusal says that programs in the lgpu at path were refused memory, by whose limit, and what to do; nothing if they were
+// not.
+func refusal(path string, r *api.Refusals) string {
 	if r.GetCount() == 0 {
 		return ""
 	}
-	what, option := "device memory", "--memory"
+	what, file, option := "device memory", "memory.max", "--memory"
 	if r.GetDevice() == "" {
-		what, option = "page-locked host memory", "--host-memory"
+		what, file, option = "page-locked host memory", "host.max", "--host-memory"
 	}
-	times, limit := "once", "a limit of a group above"
+	times := "once"
 	if r.GetCount() > 1 {
 		times = fmt.Sprintf("%d times", r.GetCount())
 	}
-	if r.Limit != nil {
-		limit = fmt.Sprintf("the limit of %s", units.FormatSize(r.GetLimit()))
+	text := fmt.Sprintf("the program was refused %s %s, the last time %s, ", what, times, units.FormatSize(r.GetBytes()))
+	if r.GetPath() == "" {
+		return text + "since the device has no more"
 	}
-	return fmt.Sprintf("the program was refused %s %s, the last time %s, by %s; %s gives it more", what, times,
-		units.FormatSize(r.GetBytes()), limit, option)
+	text += fmt.Sprintf("by the limit of %s, %s", r.GetPath(), units.FormatSize(r.GetLimit()))
+	switch {
+	case r.GetMayRaise() && r.GetPath() == path:
+		return text + "; " + option + " gives it more"
+	case r.GetMayRaise():
+		return text + fmt.Sprintf("; lgpu set %s %s=SIZE raises it", r.GetPath(), file)
+	case r.GetRaiser() != "":
+		return text + fmt.Sprintf(", which %s or an administrator can raise", r.GetRaiser())
+	}
+	return text + ", which an administrator can raise"
 }
 
 // request is what is asked of the daemon.

@@ -22,7 +22,7 @@ import (
 
 func suspendCommand() *cobra.Command {
 	c := moveCommand(false)
-	c.Use = "suspend [--timeout TIME] [--json] PATH..."
+	c.Use = "suspend [--release] [--timeout TIME] [--json] PATH..."
 	c.Short = "Move memory of logical GPUs off their devices; programs wait"
 	c.Long = `Move the memory of an lgpu, or of all lgpus below a group, to the host, and wait
 until it has left the devices. Its programs wait from then on where they want
@@ -35,11 +35,18 @@ The command writes 1 into the file memory.suspend and waits. If it stops
 waiting, after --timeout or Ctrl-C, the wish stays in the file; lgpu resume
 takes it back. Suspending what is suspended is no error.
 
+With --release the programs of each lgpu at a PATH, whatever it was started
+with, leave its devices wholly: the driver writes all that it knows of them into
+their own memory. They do so all or none; what fails, takes too long, or is
+stopped by Ctrl-C is turned back, and they go on. While they are away they
+cannot use a device, and go on once lgpu resume has brought them back.
+
 Exit status: 0; 2 if there is no such group or lgpu, or its memory cannot leave
 its devices; 1 if it did not within --timeout, or the daemon cannot be reached
 or refuses this user.`
 	c.Example = `  lgpu suspend /team/alice
-  lgpu suspend --timeout 0 /team/alice /team/bob # wait for ever`
+  lgpu suspend --timeout 0 /team/alice /team/bob # wait for ever
+  lgpu suspend --release /team/alice`
 	return c
 }
 
@@ -49,7 +56,9 @@ func resumeCommand() *cobra.Command {
 	c.Short = "Bring the memory of suspended logical GPUs back"
 	c.Long = `Let the programs of a suspended lgpu, or of all lgpus below a suspended group,
 go on, and wait until their memory is back on the devices. Where others have the
-room, it is given back in turns.
+room, it is given back in turns. Programs that have left their devices wholly,
+by lgpu suspend --release, come back first, all of an lgpu or none; where there
+is no room for them they stay away.
 
 The command writes 0 into the file memory.suspend and waits. If it stops
 waiting, after --timeout or Ctrl-C, the wish stays in the file. Resuming what
@@ -78,6 +87,9 @@ func moveCommand(resume bool) *cobra.Command {
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	if !resume {
+		f.BoolVar(&m.release, "release", false, "have the programs leave the devices wholly, by the driver's checkpoint")
+	}
 	f.DurationVar(&m.timeout, "timeout", time.Minute, "wait for this `TIME`; 0 is for ever")
 	f.BoolVar(&m.json, "json", false, "print JSON")
 	socketFlag(c)
@@ -98,6 +110,7 @@ const (
 // move is one lgpu suspend, or lgpu resume.
 type move struct {
 	resume  bool
+	release bool          // wholly
 	timeout time.Duration // 0: none
 	json    bool
 }
@@ -132,6 +145,21 @@ func (m *move) run(c *cobra.Command, conn *api.Conn, args []string) error {
 	if err != nil {
 		return err
 	}
+	whole, paths, err := m.wholly(before, paths)
+	if err != nil {
+		return err
+	}
+	if m.resume && len(whole) > 0 {
+		if err := m.releaseAll(c, conn, whole, m.json && len(paths) > 0); err != nil || len(paths) == 0 {
+			return err
+		}
+	}
+	if m.release {
+		paths = movable(before, whole)
+	}
+	if m.release && len(paths) == 0 {
+		return m.releaseAll(c, conn, whole, false)
+	}
 	value := "1\n"
 	if m.resume {
 		value = "0\n"
@@ -154,10 +182,47 @@ func (m *move) run(c *cobra.Command, conn *api.Conn, args []string) error {
 	if err != nil {
 		return err
 	}
+	if m.release && m.verdict(ctx, w) == nil {
+		return m.releaseAll(c, conn, whole, false)
+	}
 	if err := m.report(c.OutOrStdout(), w.results); err != nil {
 		return err
 	}
 	return m.verdict(ctx, w)
+}
+
+// wholly divides paths into those of lgpus whose programs are to leave their devices wholly, or have, and those of which only
+// memory moves. Memory that has left its devices first comes back by itself.
+func (m *move) wholly(s *api.Snapshot, paths []string) (whole, others []string, err error) {
+	for _, p := range paths {
+		at := slices.IndexFunc(s.GetDirectories(), func(n *api.Directory) bool { return n.GetPath() == p })
+		switch {
+		case at < 0:
+			others = append(others, p)
+		case m.release && s.GetDirectories()[at].GetKind() != api.Directory_LGPU:
+			return nil, nil, usage("name the lgpus in it", "suspend %s: --release is for lgpus, not for groups", p)
+		case m.release:
+			whole = append(whole, p)
+		case m.resume && s.GetDirectories()[at].GetState() == api.State_RELEASED:
+			whole = append(whole, p)
+			if s.GetDirectories()[at].GetMemoryOvercommit() {
+				others = append(others, p)
+			}
+		default:
+			others = append(others, p)
+		}
+	}
+	return whole, others, nil
+}
+
+// movable are those of paths whose memory can leave devices without the driver's help.
+func movable(s *api.Snapshot, paths []string) (some []string) {
+	for _, n := range s.GetDirectories() {
+		if n.GetMemoryOvercommit() && slices.Contains(paths, n.GetPath()) {
+			some = append(some, n.GetPath())
+		}
+	}
+	return some
 }
 
 // find returns the paths that were typed, each once. All must be there, and what is to be suspended must be able to be.
@@ -187,7 +252,7 @@ func (m *move) find(ctx context.Context, conn *api.Conn, s *api.Snapshot, args [
 				some, movable = true, movable || n.GetMemoryOvercommit()
 			}
 		}
-		if some && !movable && !m.resume {
+		if some && !movable && !m.resume && !m.release {
 			return nil, usage("lgpu run --overcommit starts a program whose memory can", "suspend %s: its memory cannot leave its devices", p)
 		}
 		paths = append(paths, p)
@@ -312,7 +377,7 @@ func (w *waiter) device(r *moved, n *api.Directory, d *api.DeviceUse) (done bool
 		r.Left += d.GetMemoryEvicted()
 		done = d.GetMemoryEvicted() == 0
 	} else {
-		done = d.GetState() == api.State_SUSPENDED
+		done = d.GetState() == api.State_SUSPENDED || d.GetState() == api.State_RELEASED
 		if !done {
 			r.Left += d.GetMemoryResident()
 		}

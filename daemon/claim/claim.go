@@ -7,6 +7,9 @@
 //
 // A claim is an abstract unix socket named for the device, which only one process of the machine (of its network
 // namespace) can have. Who asks in vain learns from the kernel whose it is.
+//
+// The system's daemon claims nothing. Claims give way to it: once it is there nobody takes a device, nor once more one
+// that she has, until it lets users have daemons of their own again (rundir.Reserve). What runs goes on.
 package claim
 
 import (
@@ -14,11 +17,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/internal/rundir"
 	"github.com/lgpu/lgpu/internal/users"
 )
 
@@ -33,11 +38,14 @@ type Held struct {
 	Device string
 	UID    uint32 // of the holder
 	PID    int    // of the holder, 0 where it cannot be seen
-	// System says that it is the system's daemon that has all devices.
-	System bool
+	// System says that it is the system's daemon that has all devices; Away that it does not run now.
+	System, Away bool
 }
 
 func (e *Held) Error() string {
+	if e.Away {
+		return "the system's daemon manages this machine's devices, and is away"
+	}
 	if e.System {
 		return "the system's daemon manages this machine's devices"
 	}
@@ -46,6 +54,9 @@ func (e *Held) Error() string {
 
 // Hint says what to do.
 func (e *Held) Hint() string {
+	if e.Away {
+		return "wait until it is back, or ask the administrator, who lets users have daemons of their own by: lgpu daemon stop"
+	}
 	if e.System {
 		return "leave out LGPU_RUNTIME_DIR, LGPU_SOCKET_API and --socket to use it"
 	}
@@ -71,8 +82,12 @@ type hold struct {
 func New(system string) *Claims { return &Claims{system: system, held: map[string]*hold{}} }
 
 // Take claims a device until release, or returns a *Held if somebody else has it. A device may be taken several times: it
-// is given back with the last release. A release after the first does nothing.
+// is given back with the last release. A release after the first does nothing. Where the system's daemon has come
+// meanwhile, a device that is held is refused too.
 func (c *Claims) Take(device string) (release func(), err error) {
+	if err := c.yield(device); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.held[device]
@@ -86,14 +101,22 @@ func (c *Claims) Take(device string) (release func(), err error) {
 	return sync.OnceFunc(func() { c.leave(device, h) }), nil
 }
 
+// yield returns a *Held if the device is the system daemon's, which has all.
+func (c *Claims) yield(device string) error {
+	holder, err := ask(c.system)
+	switch {
+	case err == nil:
+		return &Held{Device: device, UID: holder.Uid, PID: int(holder.Pid), System: true}
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
+		return &Held{Device: device, System: true} // it may not be asked, or has no time to answer
+	case rundir.Reserved(filepath.Dir(c.system)):
+		return &Held{Device: device, System: true, Away: true}
+	}
+	return nil
+}
+
 // listen makes the socket of a device.
 func (c *Claims) listen(device string) (*hold, error) {
-	switch holder, err := ask(c.system); {
-	case err == nil:
-		return nil, &Held{Device: device, UID: holder.Uid, PID: int(holder.Pid), System: true}
-	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
-		return nil, &Held{Device: device, System: true} // it may not be asked, or has no time to answer
-	}
 	l, err := net.Listen("unix", prefix+device)
 	if errors.Is(err, unix.EADDRINUSE) {
 		held := &Held{Device: device}
@@ -131,8 +154,11 @@ func (c *Claims) leave(device string, h *hold) {
 	}
 }
 
-// Has reports whether this daemon has claimed a device.
+// Has reports whether this daemon has claimed a device, and nothing has been reserved for the system's since.
 func (c *Claims) Has(device string) bool {
+	if rundir.Reserved(filepath.Dir(c.system)) {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[device] != nil

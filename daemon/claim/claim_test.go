@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/internal/rundir"
 )
 
 func TestClaims(t *testing.T) {
@@ -122,5 +124,59 @@ func TestBusySystem(t *testing.T) {
 	var held *Held
 	if _, err := New(path).Take("GPU-z"); !errors.As(err, &held) || !held.System {
 		t.Errorf("%v", err)
+	}
+}
+
+// A device that is held gives way to the system's daemon that comes later, also while that is away.
+func TestClaimsGiveWay(t *testing.T) {
+	device := fmt.Sprintf("GPU-yields-%d", os.Getpid())
+	dir, err := os.MkdirTemp("", "claim-") // short, for the socket's sake
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	c := New(filepath.Join(dir, "lgpud.sock"))
+	defer c.Close()
+	first, err := c.Take(device)
+	if err != nil || !c.Has(device) {
+		t.Fatalf("without a system's daemon: %v", err)
+	}
+	refused := func(when, says string, away bool) {
+		t.Helper()
+		var held *Held
+		_, err := c.Take(device)
+		if !errors.As(err, &held) || !held.System || held.Away != away || !strings.Contains(err.Error(), "system") ||
+			!strings.Contains(held.Hint(), says) {
+			t.Errorf("%s: %v, %+v", when, err, held)
+		}
+	}
+	if err := rundir.Reserve(dir); err != nil {
+		t.Fatal(err)
+	}
+	refused("while it is away", "lgpu daemon stop", true)
+	l, err := net.Listen("unix", filepath.Join(dir, "lgpud.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go answer(l)
+	refused("once it is there", "leave out", false)
+	if c.Has(device) {
+		t.Error("it looks after a device that is the system daemon's")
+	}
+	l.Close()
+	if err := rundir.Unreserve(dir); err != nil {
+		t.Fatal(err)
+	}
+	if !c.Has(device) {
+		t.Error("what runs has lost its claim")
+	}
+	second, err := c.Take(device)
+	if err != nil {
+		t.Fatalf("once it has let users go alone: %v", err)
+	}
+	first()
+	second()
+	if c.Has(device) {
+		t.Error("it has what it gave back")
 	}
 }

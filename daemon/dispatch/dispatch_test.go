@@ -97,6 +97,13 @@ func (f *fake) work(d time.Duration) {
 	f.busy += uint64(d)
 }
 
+// worked says that the device was busy, without the time that it takes.
+func (f *fake) worked(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy += uint64(d)
+}
+
 func (f *fake) running() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,6 +173,12 @@ type rig struct {
 
 func newRig(t *testing.T, params map[uint64]Params) rig {
 	t.Helper()
+	return newRigOf(t, slice, params)
+}
+
+// newRigOf is newRig with another length of a slice.
+func newRigOf(t *testing.T, slice time.Duration, params map[uint64]Params) rig {
+	t.Helper()
 	r := rig{t: t, slices: make(chan Slice, 1000)}
 	var err error
 	r.Runner, err = New(Config{Options: schedule.Options{Slice: int64(slice)}, Slice: func(s Slice) { r.slices <- s }})
@@ -189,7 +202,8 @@ func (r rig) seat(lgpu uint64) *fake {
 
 // Alone and without a maximum a gate is free; when another comes it is closed, and they take turns.
 func TestFreeUntilShared(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
+	const slice, work = time.Hour, 12 * time.Minute // no host is so busy that a slice ends by itself
+	r := newRigOf(t, slice, map[uint64]Params{1: {}, 2: {}})
 	a := r.seat(1)
 	a.expect(t, protocol.Free)
 	r.want(a) // it asked before it heard
@@ -199,11 +213,11 @@ func TestFreeUntilShared(t *testing.T) {
 		t.Errorf("beside an idle lgpu: %+v", m)
 	}
 	r.want(b)
-	if m := a.expect(t, protocol.Open); m.Flags != protocol.FlagWanted || m.Value > a.Busy()+10e6 {
+	if m := a.expect(t, protocol.Open); m.Flags != protocol.FlagWanted || m.Value > a.Busy()+uint64(slice) {
 		t.Errorf("beside a waiting lgpu: %+v", m)
 	}
 	b.quiet(t)
-	a.work(2 * time.Millisecond)
+	a.worked(work)
 	r.closed(a, a.closed(protocol.FlagWaiting))
 	b.expect(t, protocol.Open)
 	a.quiet(t)
@@ -211,7 +225,7 @@ func TestFreeUntilShared(t *testing.T) {
 	for runs, waits := b, a; turns[a]+turns[b] < 10; {
 		waits.quiet(t)
 		turns[runs]++
-		runs.work(2 * time.Millisecond)
+		runs.worked(work)
 		r.closed(runs, runs.closed(protocol.FlagWaiting))
 		if waits.running() {
 			runs, waits = waits, runs
@@ -222,7 +236,7 @@ func TestFreeUntilShared(t *testing.T) {
 		t.Errorf("turns: %d and %d", turns[a], turns[b])
 	}
 	s := <-r.slices
-	if s.LGPU != 1 || s.Device != card || s.Busy != 2e6 || s.End <= s.Start {
+	if s.LGPU != 1 || s.Device != card || s.Busy != int64(work) || s.End <= s.Start {
 		t.Errorf("the first turn was %+v", s)
 	}
 	if have := r.Stats().Grants; have != 11 {
@@ -232,7 +246,7 @@ func TestFreeUntilShared(t *testing.T) {
 
 // What lgpus use is told once: charged time, time without accounts, and that of lgpus that have gone.
 func TestUsed(t *testing.T) {
-	r := newRig(t, map[uint64]Params{1: {}, 2: {}})
+	r := newRigOf(t, time.Hour, map[uint64]Params{1: {}, 2: {}}) // no slice ends by itself
 	r.Used(card, nil)
 	a := r.seat(1)
 	a.expect(t, protocol.Free)

@@ -145,14 +145,6 @@ var (
 		"Slices that the lgpu had; it has the device without slices while nobody else wants it.", ofDirectoryDevice...)
 )
 
-// kinds are shown from the start, so that the first event of a kind is a rise from zero.
-var kinds = []daemon.Kind{
-	daemon.LgpuCreated, daemon.LgpuRemoved, daemon.ClientJoined, daemon.ClientLeft, daemon.ClientRefused, daemon.LimitChanged,
-	daemon.MemoryHigh, daemon.OutOfMemory, daemon.PoliceStranger, daemon.PoliceOverrun, daemon.PoliceStopped, daemon.PoliceSlice,
-	daemon.DrainOverrun, daemon.LgpuSuspended, daemon.LgpuResumed, daemon.ResidenceFailed,
-	daemon.DeviceFault, daemon.DeviceWell, daemon.MPSStarted, daemon.MPSStopped, daemon.MPSDied,
-}
-
 // emitter turns values into metrics.
 type emitter struct {
 	metrics chan<- prometheus.Metric
@@ -202,8 +194,8 @@ func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 	e.emit(hostCopies, float64(s.Daemon.HostCopies))
 	e.emit(diskCopies, float64(s.Daemon.DiskCopies))
 	e.turns(c.Turns)
-	count := map[daemon.Kind]uint64{}
-	for _, kind := range kinds {
+	count := map[daemon.Kind]uint64{} // from the start, so that the first event of a kind is a rise from zero
+	for _, kind := range daemon.Kinds() {
 		count[kind] = 0
 	}
 	maps.Copy(count, c.Events)

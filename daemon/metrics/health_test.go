@@ -4,6 +4,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,11 +154,4 @@ func (r rule) check(t *testing.T, served map[string][]string) {
 }
 
 // isKind reports whether events of a kind are counted from the start, so that the first is a rise.
-func isKind(name string) bool {
-	for _, kind := range kinds {
-		if string(kind) == name {
-			return true
-		}
-	}
-	return false
-}
+func isKind(name string) bool { return slices.Contains(daemon.Kinds(), daemon.Kind(name)) }

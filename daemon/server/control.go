@@ -63,7 +63,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 			return daemon.ErrClosed
 		default:
 		}
-		refused := attachment.Refused()
+		refused := attachment.Refused(spec.Launcher)
 		closed := attachment.Close()
 		if !errors.Is(err, io.EOF) || closed != nil || refused.Count == 0 {
 			if errors.Is(err, io.EOF) {
@@ -190,4 +190,14 @@ func attachSpec(r *api.AttachRequest) (daemon.AttachSpec, error) {
 		Path: r.GetPath(), Group: r.GetGroup(), Program: r.GetProgram(), ID: r.GetReattach(), Limits: request,
 		Devices: r.GetDevices(), Sim: r.GetSim(), Gang: r.GetGang(), Spatial: r.GetSpatial(),
 	}, err
+}
+
+// Release implements api.ControlServer.
+func (s *Server) Release(r *api.ReleaseRequest, stream grpc.ServerStreamingServer[api.ReleaseProgress]) error {
+	who, _ := callerOf(stream.Context())
+	err := s.daemon.Releases.Move(stream.Context(), who.author(), r.GetPath(), r.GetBack(), func(p daemon.Release) {
+		stream.Send(view.Release(p)) // who has gone is noticed by the context
+	})
+	s.log(stream.Context(), "release", r.GetPath(), err)
+	return err
 }

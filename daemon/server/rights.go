@@ -26,21 +26,22 @@ const (
 
 // rules are those of all calls of the API.
 var rules = map[string]rule{
-	api.View_Info_FullMethodName:      forAll,
-	api.View_Snapshot_FullMethodName:  forAll,
-	api.View_Energy_FullMethodName:    forAll,
-	api.View_Watch_FullMethodName:     watching,
-	api.View_Events_FullMethodName:    watching,
-	api.View_Slices_FullMethodName:    watching,
-	api.View_List_FullMethodName:      forAll,
-	api.View_Read_FullMethodName:      forAll,
-	api.Control_Attach_FullMethodName: byDirectory,
-	api.Control_Create_FullMethodName: byDirectory,
-	api.Control_Remove_FullMethodName: byDirectory,
-	api.Control_Write_FullMethodName:  byDirectory,
-	api.Control_Chown_FullMethodName:  byDirectory,
-	api.Control_Page_FullMethodName:   forAll,
-	api.Control_Stop_FullMethodName:   forAdmins,
+	api.View_Info_FullMethodName:       forAll,
+	api.View_Snapshot_FullMethodName:   forAll,
+	api.View_Energy_FullMethodName:     forAll,
+	api.View_Watch_FullMethodName:      watching,
+	api.View_Events_FullMethodName:     watching,
+	api.View_Slices_FullMethodName:     watching,
+	api.View_List_FullMethodName:       forAll,
+	api.View_Read_FullMethodName:       forAll,
+	api.Control_Attach_FullMethodName:  byDirectory,
+	api.Control_Create_FullMethodName:  byDirectory,
+	api.Control_Remove_FullMethodName:  byDirectory,
+	api.Control_Write_FullMethodName:   byDirectory,
+	api.Control_Release_FullMethodName: byDirectory,
+	api.Control_Chown_FullMethodName:   byDirectory,
+	api.Control_Page_FullMethodName:    forAll,
+	api.Control_Stop_FullMethodName:    forAdmins,
 }
 
 // allow returns why the caller may not make a call.

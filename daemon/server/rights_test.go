@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -198,6 +199,16 @@ func TestEveryCall(t *testing.T) {
 			_, err := c.Write(ctx, &api.WriteRequest{Path: "/mine/x", Files: []*api.File{{Name: "memory.max", Data: []byte("1GiB")}}})
 			return err
 		}},
+		api.Control_Release_FullMethodName: {stranger: refused, call: func(ctx context.Context, c *api.Conn) error {
+			stream, err := c.Release(ctx, &api.ReleaseRequest{Path: "/mine/x", Back: true})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}},
 		api.Control_Chown_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
 			uid := uint32(stranger)
 			_, err := c.Chown(ctx, &api.ChownRequest{Path: "/mine/x", Uid: &uid})
@@ -251,7 +262,7 @@ func TestEveryCall(t *testing.T) {
 			all++
 		}
 	}
-	if all != 15 || len(rules) != all {
+	if all != 16 || len(rules) != all {
 		t.Errorf("there are %d calls and %d rules", all, len(rules))
 	}
 	if err := (&Server{}).allow(context.Background(), api.View_Info_FullMethodName); status.Code(err) != codes.Unauthenticated {

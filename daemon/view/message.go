@@ -175,6 +175,7 @@ func directory(n daemon.Directory, known Names) *api.Directory {
 var states = map[string]api.State{
 	daemon.StateIdle: api.State_IDLE, daemon.StateWaiting: api.State_WAITING, daemon.StateDraining: api.State_DRAINING,
 	daemon.StateRunning: api.State_RUNNING, daemon.StateSuspending: api.State_SUSPENDING, daemon.StateSuspended: api.State_SUSPENDED,
+	daemon.StateReleased: api.State_RELEASED, daemon.StateUnfit: api.State_UNFIT,
 	daemon.StateEvicted: api.State_EVICTED, daemon.StateNext: api.State_NEXT, daemon.StateMoving: api.State_MOVING,
 }
 
@@ -198,9 +199,20 @@ func Event(e daemon.Event, known Names) *api.Event {
 
 // Refusals are how often the programs of a launcher's lgpu were denied memory.
 func Refusals(r daemon.Refusals) *api.Refusals {
-	m := &api.Refusals{Count: r.Count, Bytes: r.Bytes, Limit: r.Limit.Pointer()}
+	m := &api.Refusals{
+		Count: r.Count, Bytes: r.Bytes, Limit: r.Limit.Pointer(), Path: r.Path, MayRaise: r.Mine, Raiser: r.Raiser,
+	}
 	if r.Device != nil {
 		m.Device = r.Device.String()
+	}
+	return m
+}
+
+// Release is how far the programs of an lgpu have come on their way off their devices, or back.
+func Release(r daemon.Release) *api.ReleaseProgress {
+	m := &api.ReleaseProgress{Processes: uint32(r.Processes), Stage: r.Stage, Total: uint64(r.Total)}
+	for _, p := range r.Phases {
+		m.Phases = append(m.Phases, &api.ReleasePhase{Stage: p.Stage, Took: uint64(p.Took)})
 	}
 	return m
 }

@@ -334,8 +334,12 @@ func words(s api.State) (string, lipgloss.Style) {
 		return "suspending", notice
 	case api.State_SUSPENDED:
 		return "suspended", other
+	case api.State_RELEASED:
+		return "released", other
 	case api.State_EVICTED:
 		return "evicted", faint
+	case api.State_UNFIT:
+		return "unfit", bad
 	case api.State_NEXT:
 		return "next", notice
 	case api.State_MOVING:

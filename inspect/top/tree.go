@@ -157,8 +157,8 @@ func (f *frame) sort(nodes []*api.Directory, device string) {
 
 // busy is the place of a state in their order: what says more of what goes on comes later.
 func busy(s api.State) int {
-	return slices.Index([]api.State{api.State_IDLE, api.State_EVICTED, api.State_SUSPENDED, api.State_SUSPENDING, api.State_WAITING,
-		api.State_NEXT, api.State_MOVING, api.State_DRAINING, api.State_RUNNING}, s)
+	return slices.Index([]api.State{api.State_IDLE, api.State_EVICTED, api.State_SUSPENDED, api.State_RELEASED,
+		api.State_SUSPENDING, api.State_WAITING, api.State_UNFIT, api.State_NEXT, api.State_MOVING, api.State_DRAINING, api.State_RUNNING}, s)
 }
 
 // owners are the users whose programs are in lgpus or keep them, by name.

@@ -121,7 +121,7 @@ export class DeviceDetail {
     const lines = here.map(([n, l]) => {
       const { asked, delivered } = l["compute.stat"];
       return line(element("i", { own: colour(n.id, view.ids) }), element("a", { href: toNode(n.path) }, element("bdi", {}, n.path)), n.path,
-        held(l), l.state.startsWith("suspend") || ["evicted", "next", "moving"].includes(l.state) ? l.state : delivered === null ? "not measured" : asked || delivered ? `${share(asked)} → ${share(delivered)}` : "idle",
+        held(l), l.state.startsWith("suspend") || ["released", "evicted", "unfit", "next", "moving"].includes(l.state) ? l.state : delivered === null ? "not measured" : asked || delivered ? `${share(asked)} → ${share(delivered)}` : "idle",
         behind(l) ? "behind" : "");
     });
     const foreign = strangers(d);

@@ -85,7 +85,7 @@ export function total(uses) {
     used: add((d) => d["memory.current"]) ?? 0, most: all((d) => d.effective["memory.max"]),
     asked: add((d) => d["compute.stat"].asked), delivered: add((d) => d["compute.stat"].delivered),
     evicted: add((d) => d["memory.evicted"]) ?? 0,
-    state: ["running", "draining", "moving", "next", "waiting", "suspending", "suspended", "evicted"].find((s) => uses.some((d) => d.state === s)) || "idle",
+    state: ["running", "draining", "moving", "next", "unfit", "waiting", "suspending", "released", "suspended", "evicted"].find((s) => uses.some((d) => d.state === s)) || "idle",
     behind: uses.some(behind), power: add((d) => d["energy.stat"]?.watts ?? null),
     max: same((d) => d.effective["compute.max"]), min: same((d) => d.effective["compute.min"]),
     weight: same((d) => d.effective["lgpu.weight"] + (d.effective["lgpu.priority"] === "normal" ? "" : ` ${d.effective["lgpu.priority"]}`)),

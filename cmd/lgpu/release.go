@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/checkpoint/driver"
+	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/progress"
+	"github.com/lgpu/lgpu/sim/wire"
+)
+
+// released is what became of an lgpu whose programs left its devices wholly, or came back. docs/cli.md describes the JSON.
+type released struct {
+	Path      string          `json:"path"`
+	State     string          `json:"state"` // released or resumed
+	Processes int             `json:"processes"`
+	Phases    []releasedPhase `json:"phases"`
+	Seconds   float64         `json:"seconds"`
+	Rest      float64         `json:"rest"` // of that, what is no phase's
+}
+
+type releasedPhase struct {
+	Phase   string  `json:"phase"`
+	Seconds float64 `json:"seconds"`
+}
+
+// release has the programs of an lgpu leave its devices wholly, or come back.
+func release(ctx context.Context, conn *api.Conn, path string, back bool, out io.Writer) (released, error) {
+	verb, state := "suspend", "released"
+	if back {
+		verb, state = "resume", "resumed"
+	}
+	line := progress.Start(out, verb+" "+path)
+	defer line.Done()
+	stream, err := conn.Release(ctx, &api.ReleaseRequest{Path: path, Back: back})
+	if err != nil {
+		return released{}, err
+	}
+	r := released{Path: path, State: state, Phases: []releasedPhase{}}
+	for {
+		p, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return r, nil
+		}
+		if err != nil {
+			return released{}, err
+		}
+		if p.GetStage() != "" {
+			line.Set(0, 0, p.GetStage())
+			continue
+		}
+		r.Processes, r.Seconds, r.Rest = int(p.GetProcesses()), seconds(p.GetTotal()), seconds(p.GetTotal())
+		for _, phase := range p.GetPhases() {
+			r.Phases = append(r.Phases, releasedPhase{phase.GetStage(), seconds(phase.GetTook())})
+			r.Rest -= seconds(phase.GetTook())
+		}
+	}
+}
+
+func seconds(nanos uint64) float64 { return time.Duration(nanos).Seconds() }
+
+// write is a release for people.
+func (r released) write(b *strings.Builder) {
+	switch {
+	case len(r.Phases) == 0:
+		fmt.Fprintf(b, "%s is %s already\n", r.Path, r.State)
+	case r.State == "released":
+		fmt.Fprintf(b, "suspended %s: the devices are released\n", r.Path)
+	default:
+		fmt.Fprintf(b, "resumed %s: its programs are on the devices\n", r.Path)
+	}
+	row := func(name string, seconds float64) { fmt.Fprintf(b, "%13s %9.1f ms\n", name, 1000*seconds) }
+	for _, p := range r.Phases {
+		row(p.Phase, p.Seconds)
+	}
+	if len(r.Phases) > 0 {
+		row("total", r.Seconds)
+	}
+}
+
+// releaseAll releases the lgpus at the paths, or brings them back. quiet: something else is said at the end.
+func (m *move) releaseAll(c *cobra.Command, conn *api.Conn, paths []string, quiet bool) error {
+	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	results := []released{}
+	for _, p := range paths {
+		one, cancel := ctx, context.CancelFunc(func() {})
+		if m.timeout > 0 {
+			one, cancel = context.WithTimeout(ctx, m.timeout)
+		}
+		r, err := release(one, conn, p, m.resume, c.ErrOrStderr())
+		late := one.Err()
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return &exit{status: statusFailed, err: fmt.Errorf("%s %s: broken off; what was begun is turned back", m.verb(), p)}
+		case late != nil && err != nil:
+			return &exit{status: statusFailed, err: fmt.Errorf("%s %s: not within %v; what was begun is turned back", m.verb(), p, m.timeout)}
+		case err != nil:
+			return explainFiles(c, err)
+		}
+		results = append(results, r)
+	}
+	if quiet {
+		return nil
+	}
+	if m.json {
+		return sayJSON(c.OutOrStdout(), struct {
+			Version int        `json:"version"`
+			Results []released `json:"results"`
+		}{1, results})
+	}
+	var b strings.Builder
+	for _, r := range results {
+		r.write(&b)
+	}
+	return say(c.OutOrStdout(), b.String())
+}
+
+// checkpointHelper is how the daemon starts the process that calls the checkpoint API of the driver.
+func checkpointHelper(sim string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, "daemon", "checkpoint-helper")
+	cmd.Env, cmd.Stderr = os.Environ(), os.Stderr
+	if sim != "" {
+		libs, err := assets.Install()
+		if err != nil {
+			return nil, err
+		}
+		cmd.Args = append(cmd.Args, filepath.Join(libs.SimDir, "libcuda.so.1"))
+		cmd.Env = append(cmd.Env, wire.Environment+"="+sim)
+	}
+	return cmd, nil
+}
+
+// helperCommand is that process.
+func helperCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "checkpoint-helper [LIBRARY]", Hidden: true, Args: cobra.MaximumNArgs(1),
+		Short: "Call the checkpoint API of the driver for the daemon",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return driver.Serve(args[0], false, os.Stdin, os.Stdout)
+			}
+			return driver.Serve("libcuda.so.1", true, os.Stdin, os.Stdout)
+		},
+	}
+}

@@ -1,0 +1,569 @@
+package daemon
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lgpu/lgpu/checkpoint/driver"
+	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/internal/wholefile"
+	"github.com/lgpu/lgpu/policy/checkpoint"
+	"github.com/lgpu/lgpu/policy/limits"
+)
+
+// releasedFile is where in its folder a daemon notes which programs have left their devices, for the one after it.
+const releasedFile = "released.json"
+
+// Times of the stages of a release: of the driver's, which moves memory, and of each other one.
+const (
+	savedTime = 10 * time.Minute
+	stageTime = 30 * time.Second
+)
+
+// errStuck: what failed could not be undone.
+var errStuck = errors.New("these processes could not be brought back")
+
+// Phase is a part of a release, or of the way back.
+type Phase struct {
+	Stage string // "gated", "evicted", "parked" or "saved"
+	Took  time.Duration
+}
+
+// Release is how far the programs of an lgpu have come on their way off their devices, or back.
+type Release struct {
+	Path      string
+	Back      bool
+	Processes int
+	Stage     string  // that is under way; empty at the end
+	Phases    []Phase // that are over, in their order
+	Total     time.Duration
+}
+
+// Releases are the lgpus whose programs have left their devices wholly: all that the driver knows of them is in their own
+// memory.
+type Releases struct {
+	daemon   *Daemon
+	programs *tenant.Parking
+	helpers  sync.Map // from the socket of a software GPU, or "", to *driver.Helper
+	count    atomic.Int32
+
+	mu  sync.Mutex
+	all map[uint64]*released
+}
+
+// released is one of them.
+type released struct {
+	ID        uint64            `json:"lgpu"`
+	Sim       string            `json:"sim,omitempty"` // socket of the software GPU that it is on
+	Processes []releasedProcess `json:"processes"`
+	Moving    bool              `json:"moving"` // on the way, one or the other
+	busy      bool              // by this daemon
+}
+
+// releasedProcess is a process of one.
+type releasedProcess struct {
+	PID    int    `json:"pid"`
+	Start  uint64 `json:"start"`
+	Parked bool   `json:"parked"` // else it keeps its connection, as its memory lies in files
+}
+
+func (p releasedProcess) process() tenant.Process { return tenant.Process{PID: p.PID, Start: p.Start} }
+
+func newReleases(n *Daemon) *Releases { return &Releases{daemon: n, all: map[uint64]*released{}} }
+
+// open reads what the daemon before has noted. It is called before tenants are served.
+func (r *Releases) open() {
+	text, err := os.ReadFile(filepath.Join(r.daemon.config.Dir, releasedFile))
+	var all []*released
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			r.daemon.log.Warn("which programs have left their devices cannot be read", "error", err)
+		}
+		return
+	}
+	for _, l := range all {
+		r.all[l.ID] = l
+		for _, p := range l.Processes {
+			if p.Parked {
+				r.programs.Keep(p.process(), true)
+			}
+		}
+	}
+	r.count.Store(int32(len(r.all)))
+}
+
+// restore brings back what was on the way when the daemon before ended.
+func (r *Releases) restore(ctx context.Context) {
+	r.mu.Lock()
+	var unfinished []uint64
+	for id, l := range r.all {
+		if l.Moving {
+			unfinished = append(unfinished, id)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range unfinished {
+		dir, _ := r.daemon.tree.ByID(id)
+		if err := r.back(ctx, id, dir.Path, func(Release) {}); err != nil {
+			r.daemon.log.Warn("programs that were leaving their devices are not back", "lgpu", dir.Path, "error", err)
+		}
+	}
+}
+
+// save notes all for the daemon after this one. Called with mu held.
+func (r *Releases) save() error {
+	r.count.Store(int32(len(r.all)))
+	all := make([]*released, 0, len(r.all))
+	for _, l := range r.all {
+		all = append(all, l)
+	}
+	slices.SortFunc(all, func(a, b *released) int { return cmp.Compare(a.ID, b.ID) })
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	return wholefile.Write(filepath.Join(r.daemon.config.Dir, releasedFile), bytes.NewReader(append(text, '\n')), 0o600)
+}
+
+// is reports whether the programs of an lgpu have left their devices.
+func (r *Releases) is(id uint64) bool {
+	if r.count.Load() == 0 {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.all[id]
+	return l != nil && !l.Moving
+}
+
+// left drops a process that has ended.
+func (r *Releases) left(id uint64, p tenant.Process) {
+	if r.count.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.all[id]
+	if l == nil || l.Moving {
+		return
+	}
+	l.Processes = slices.DeleteFunc(l.Processes, func(o releasedProcess) bool { return o.process() == p && !alive(o) })
+	if len(l.Processes) == 0 {
+		delete(r.all, id)
+	}
+	if err := r.save(); err != nil {
+		r.daemon.log.Warn("which programs have left their devices cannot be noted", "error", err)
+	}
+}
+
+// close ends the helpers.
+func (r *Releases) close() {
+	r.helpers.Range(func(_, h any) bool {
+		h.(*driver.Helper).Close()
+		return true
+	})
+}
+
+// helper is the helper for the devices of a software GPU, or with "" for the machine's.
+func (r *Releases) helper(sim string) *driver.Helper {
+	command := r.daemon.config.CheckpointHelper
+	h, _ := r.helpers.LoadOrStore(sim, &driver.Helper{Command: func() (*exec.Cmd, error) {
+		if command == nil {
+			return nil, errors.New("this daemon has none")
+		}
+		return command(sim)
+	}})
+	return h.(*driver.Helper)
+}
+
+// Move has all programs of an lgpu leave its devices wholly, or with back come back, all or none, and calls show as they
+// get on. by is who asks; it is allowed to who may write memory.suspend.
+func (r *Releases) Move(ctx context.Context, by limits.Author, path string, back bool, show func(Release)) error {
+	if err := r.daemon.tree.May(by, limits.Access{Action: limits.ActionWrite, Path: path, File: "memory.suspend"}); err != nil {
+		return err
+	}
+	dir, err := r.daemon.tree.Directory(path)
+	if err != nil {
+		return err
+	}
+	if back {
+		return r.back(ctx, dir.ID, path, show)
+	}
+	return r.release(ctx, dir, show)
+}
+
+func releaseError(class error, path, remedy string, cause error) error {
+	return &Error{Class: class, Field: "path", Value: path, Reason: cause.Error(), Remedy: remedy, Cause: cause}
+}
+
+func onTheWay(path string) error {
+	return releaseError(ErrBusy, path, "wait until that has ended", errors.New("its programs are on the way"))
+}
+
+// release takes an lgpu's programs off their devices.
+func (r *Releases) release(ctx context.Context, dir limits.Directory, show func(Release)) error {
+	already := func() (bool, error) {
+		is := r.all[dir.ID]
+		switch {
+		case is == nil:
+			return false, nil
+		case is.Moving:
+			return true, onTheWay(dir.Path)
+		}
+		show(Release{Path: dir.Path, Processes: len(is.Processes)})
+		return true, nil
+	}
+	r.mu.Lock()
+	is, err := already()
+	r.mu.Unlock()
+	if is {
+		return err
+	}
+	l, rooms, err := r.find(dir)
+	if err != nil {
+		return releaseError(ErrInvalid, dir.Path, "", err)
+	}
+	if err := checkpoint.Admit(nil, r.hindrances(dir, l), rooms); err != nil {
+		return releaseError(ErrInvalid, dir.Path, "", err)
+	}
+	r.mu.Lock()
+	if is, err := already(); is {
+		r.mu.Unlock()
+		return err
+	}
+	r.all[dir.ID] = l
+	err = r.save()
+	r.mu.Unlock()
+	if err == nil {
+		m := r.move(l, dir.Path, false, show)
+		err = m.run(ctx)
+	}
+	r.ended(l, err == nil || errors.Is(err, errStuck))
+	if err != nil {
+		return releaseError(ErrBusy, dir.Path, "its programs run on", err)
+	}
+	r.daemon.journal.emit(Event{Kind: LgpuReleased, Path: dir.Path, ID: dir.ID, Text: dir.Path + " was released: its programs have left its devices"})
+	r.daemon.residence.look()
+	return nil
+}
+
+// back brings them back.
+func (r *Releases) back(ctx context.Context, id uint64, path string, show func(Release)) error {
+	r.mu.Lock()
+	l := r.all[id]
+	if l == nil {
+		r.mu.Unlock()
+		show(Release{Path: path, Back: true})
+		return nil
+	}
+	if l.busy {
+		r.mu.Unlock()
+		return onTheWay(path)
+	}
+	l.Processes = slices.DeleteFunc(l.Processes, func(p releasedProcess) bool { return !alive(p) })
+	l.Moving, l.busy = true, true
+	err := r.save()
+	r.mu.Unlock()
+	if err == nil {
+		m := r.move(l, path, true, show)
+		err = m.run(ctx)
+	}
+	r.ended(l, err != nil)
+	if err != nil {
+		return releaseError(ErrBusy, path, "its programs stay released; lgpu resume tries again", err)
+	}
+	r.daemon.journal.emit(Event{Kind: LgpuReturned, Path: path, ID: id, Text: path + " was resumed: its programs are on its devices again"})
+	return nil
+}
+
+// ended notes where an lgpu is after a move.
+func (r *Releases) ended(l *released, is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.daemon.ctx.Err() != nil {
+		return // the next daemon ends it
+	}
+	l.Moving, l.busy = false, false
+	if !is {
+		delete(r.all, l.ID)
+	}
+	if err := r.save(); err != nil {
+		r.daemon.log.Warn("which programs have left their devices cannot be noted", "error", err)
+	}
+}
+
+// alive reports whether a process is the one that was released.
+func alive(p releasedProcess) bool {
+	now, err := tenant.Observe(p.PID, func(tenant.Process) uint64 { return 0 })
+	return err == nil && now.Start == p.Start
+}
+
+// find gathers the programs of an lgpu and what host memory they take.
+func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, error) {
+	n := r.daemon
+	record, known := n.lgpus.record(dir.ID)
+	if !known || devicesOf(dir, record) == nil {
+		return nil, nil, errors.New("it is no lgpu with programs")
+	}
+	l := &released{ID: dir.ID, Moving: true, busy: true}
+	for _, c := range n.tenants.Clients() {
+		if c.LGPU != dir.ID {
+			continue
+		}
+		if !c.Linked {
+			return nil, nil, fmt.Errorf("process %d (%s) has no connection to the daemon now", c.Peer.PID, c.Peer.Comm)
+		}
+		l.Processes = append(l.Processes, releasedProcess{PID: c.Peer.PID, Start: c.Peer.Start, Parked: !dir.Overcommit})
+	}
+	if len(l.Processes) == 0 {
+		return nil, nil, errors.New("no program of it uses its devices")
+	}
+	used, err := n.tenants.Usage(dir.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	room := checkpoint.Room{Of: "host memory", Free: available()}
+	for i, uuid := range record.Devices {
+		if i < len(used.Devices) {
+			gone, _, _ := n.residence.of(dir.ID, uuid, used.Devices[i].Used)
+			room.Needed += used.Devices[i].Used - min(gone, used.Devices[i].Used)
+		}
+		for _, d := range n.inventory.present() {
+			if socket := d.origin.socket.Load(); d.UUID == uuid && socket != nil {
+				l.Sim = *socket
+			}
+		}
+	}
+	return l, []checkpoint.Room{room}, nil
+}
+
+// hindrances are what the driver is known not to save.
+func (r *Releases) hindrances(dir limits.Directory, l *released) (found []checkpoint.Found) {
+	n := r.daemon
+	record, _ := n.lgpus.record(dir.ID)
+	for _, d := range n.inventory.present() {
+		if !slices.Contains(record.Devices, d.UUID) {
+			continue
+		}
+		if d.MIG() {
+			found = append(found, checkpoint.Found{Process: l.Processes[0].PID, Hindrance: checkpoint.MIG, Name: d.UUID.Short()})
+		}
+		if n.modes.Settled(d.UUID, modeOf(true)) {
+			found = append(found, checkpoint.Found{Process: l.Processes[0].PID, Hindrance: checkpoint.MPS, Name: d.UUID.Short()})
+		}
+	}
+	return found
+}
+
+// releaseMove carries out what policy/checkpoint orders.
+type releaseMove struct {
+	releases *Releases
+	lgpu     *released
+	helper   *driver.Helper
+	machine  *checkpoint.Machine
+	show     func(Release)
+	shown    Release
+	begun    time.Time // of the stage that is under way
+	results  chan stepResult
+	stops    map[int]context.CancelFunc
+}
+
+type stepResult struct {
+	pid int
+	err error
+}
+
+func (r *Releases) move(l *released, path string, back bool, show func(Release)) *releaseMove {
+	m := &releaseMove{releases: r, lgpu: l, helper: r.helper(l.Sim), show: show, results: make(chan stepResult, len(l.Processes)),
+		stops: map[int]context.CancelFunc{}, shown: Release{Path: path, Back: back, Processes: len(l.Processes)}}
+	var pids []int
+	for _, p := range l.Processes {
+		pids = append(pids, p.PID)
+	}
+	var o checkpoint.Options
+	o.Deadline[checkpoint.Saved] = savedTime
+	for _, s := range []checkpoint.Stage{checkpoint.Gated, checkpoint.Evicted, checkpoint.Parked} {
+		o.Deadline[s] = stageTime
+	}
+	from, to := checkpoint.Running, checkpoint.Saved
+	if back {
+		from, to = to, from
+	}
+	m.machine = checkpoint.New(pids, from, to, o)
+	return m
+}
+
+// run moves all, and returns why they were turned back. Where ctx ends, they are.
+func (m *releaseMove) run(ctx context.Context) error {
+	begun := time.Now()
+	m.begun = begun
+	orders := m.machine.Start(begun)
+	canceled := ctx.Done()
+	for {
+		m.begin(orders)
+		if o, ok := m.machine.Outcome(); ok && len(m.stops) == 0 {
+			m.phase("")
+			m.shown.Total = time.Since(begun)
+			if o.Err == nil {
+				m.show(m.shown)
+			}
+			if len(o.Stuck) > 0 {
+				return fmt.Errorf("%w, and %w: %v; lgpu resume tries again", o.Err, errStuck, o.Stuck)
+			}
+			return o.Err
+		}
+		var late <-chan time.Time
+		if at, ok := m.machine.Deadline(); ok {
+			late = time.After(time.Until(at))
+		}
+		select {
+		case s := <-m.results:
+			m.stops[s.pid]()
+			delete(m.stops, s.pid)
+			switch {
+			case errors.Is(s.err, tenant.ErrEnded):
+				orders = m.machine.Ended(s.pid, time.Now())
+			case s.err != nil:
+				orders = m.machine.Failed(s.pid, s.err, time.Now())
+			default:
+				orders = m.machine.Done(s.pid, time.Now())
+			}
+		case <-late:
+			orders = m.machine.Expire(time.Now())
+		case <-canceled:
+			canceled = nil
+			orders = m.machine.Cancel(time.Now())
+		}
+	}
+}
+
+// begin begins steps, and has those end that are to be broken off.
+func (m *releaseMove) begin(orders []checkpoint.Order) {
+	for _, o := range orders {
+		if o.Stop {
+			if stop := m.stops[o.Process]; stop != nil {
+				stop()
+			}
+			continue
+		}
+		m.phase(max(o.From, o.To).String())
+		at := slices.IndexFunc(m.lgpu.Processes, func(p releasedProcess) bool { return p.PID == o.Process })
+		p := m.lgpu.Processes[at]
+		ctx, stop := context.WithTimeout(m.releases.daemon.ctx, savedTime)
+		m.stops[o.Process] = stop
+		go func() { m.results <- stepResult{o.Process, m.step(ctx, p, o.From, o.To)} }()
+	}
+}
+
+// phase notes that a stage is over, and which one has begun.
+func (m *releaseMove) phase(stage string) {
+	if stage == m.shown.Stage {
+		return
+	}
+	now := time.Now()
+	if m.shown.Stage != "" {
+		m.shown.Phases = append(m.shown.Phases, Phase{Stage: m.shown.Stage, Took: now.Sub(m.begun)})
+	}
+	m.shown.Stage, m.begun = stage, now
+	if stage != "" {
+		shown := m.shown
+		shown.Phases = slices.Clone(m.shown.Phases)
+		m.show(shown)
+	}
+}
+
+// step takes a process from a stage to the next, or the one before.
+func (m *releaseMove) step(ctx context.Context, p releasedProcess, from, to checkpoint.Stage) error {
+	programs := m.releases.programs
+	bounded, cancel := context.WithTimeout(ctx, stageTime)
+	defer cancel()
+	switch {
+	case to == checkpoint.Gated && from < to:
+		return programs.Halt(bounded, p.process())
+	case to == checkpoint.Evicted && from < to:
+		return m.evicted()
+	case to == checkpoint.Parked && from < to && p.Parked:
+		return programs.Park(bounded, p.process())
+	case to == checkpoint.Saved:
+		return m.saved(ctx, p)
+	case to == checkpoint.Parked && from > to:
+		return m.restored(ctx, p)
+	case to == checkpoint.Evicted && from > to && p.Parked:
+		return programs.Rejoin(bounded, p.process())
+	case to == checkpoint.Running:
+		return programs.Proceed(bounded, p.process())
+	}
+	return nil
+}
+
+// evicted says whether what can leave the devices by lgpu's own means has left them: lgpu suspend sees to it.
+func (m *releaseMove) evicted() error {
+	n := m.releases.daemon
+	dir, _ := n.tree.ByID(m.lgpu.ID)
+	record, _ := n.lgpus.record(m.lgpu.ID)
+	if dir.Overcommit && slices.ContainsFunc(record.Devices, func(d gpu.UUID) bool { return !n.residence.gone(m.lgpu.ID, d) }) {
+		return errors.New("its memory has not left its devices (memory.suspend)")
+	}
+	return nil
+}
+
+// saved has the driver write all that it knows of a process into the process. What fails leaves it as it was.
+func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
+	condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
+	if bare := errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p); bare {
+		return nil // it only looks at devices
+	}
+	if err == nil && condition == driver.Running {
+		_, err = m.helper.Do(ctx, driver.Lock, p.PID, uint32(stageTime.Milliseconds()))
+	}
+	if err == nil && condition != driver.Checkpointed {
+		_, err = m.helper.Do(ctx, driver.Checkpoint, p.PID, 0)
+	}
+	if err == nil {
+		return nil
+	}
+	if !alive(p) {
+		return tenant.ErrEnded
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stageTime)
+	defer cancel()
+	return errors.Join(err, m.restored(undo, p))
+}
+
+// restored has the driver take a process back, wherever it is on the way.
+func (m *releaseMove) restored(ctx context.Context, p releasedProcess) error {
+	condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
+	if err == nil && condition == driver.Checkpointed {
+		_, err = m.helper.Do(ctx, driver.Restore, p.PID, 0)
+		condition = driver.Locked
+	}
+	if err == nil && condition == driver.Locked {
+		_, err = m.helper.Do(ctx, driver.Unlock, p.PID, 0)
+		if errors.Is(err, driver.IllegalState) { // a lock whose caller died is given up
+			err = nil
+		}
+	}
+	if err == nil || errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p) {
+		return nil
+	}
+	if !alive(p) {
+		return tenant.ErrEnded
+	}
+	return err
+}
