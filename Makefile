@@ -10,6 +10,7 @@
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make kube      bin/lgpu-kube, the driver of Kubernetes; make test-kube its tests, beside a daemon
 # make kube-control-plane  what test-kube needs to run a real control plane too; minutes, and 4 GB of Go's build cache
+# make e2e-kube  tests of a whole node, as root; make kube-node, with Debian's libseccomp-dev, what they need beside the former
 # make image-kube  its image; make kube-manifests kube/deploy/lgpu.yaml, from the chart beside it
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
@@ -42,13 +43,15 @@ COMMIT := $(shell git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev
 COMMIT_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 VERSION ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match 2>/dev/null)),\
 	0.0.0~$(or $(shell git rev-list --count HEAD 2>/dev/null),0).g$(shell echo $(COMMIT) | cut -c1-12))
+# Go's own note of the commit would add whether any file lies about, and so differ between two builds of the same source.
+BUILD_FLAGS := -trimpath -buildvcs=false
 BUILD_LDFLAGS = -X main.buildVersion=$(strip $(VERSION)) -X main.buildCommit=$(COMMIT) \
 	-X main.buildDate=$(shell date -u -d @$(COMMIT_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 TAGS := grpcnotrace
 
 .PHONY: build libraries test race attack sanitize demo demo-shmem bench bench-shmem compat lint generate clean
 build: $(ARCHIVE) build/demo/tenant build/demo/ring
-	$(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS) $(BUILD_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
+	$(GOBUILD) build $(BUILD_FLAGS) -tags $(TAGS) -ldflags '$(GO_LDFLAGS) $(BUILD_LDFLAGS)' -o bin/lgpu ./cmd/lgpu
 
 # The interposer. tenant/liblgpu/sources.mk is written for that folder.
 include tenant/liblgpu/sources.mk
@@ -75,7 +78,7 @@ LSHMEM_SOURCES := $(shell find shmem internal/slip internal/units go.mod go.sum 
 $(B)/lshmem/liblshmem.so: $(LSHMEM_SOURCES)
 	echo "  GO  $@"
 	mkdir -p $(@D)
-	CGO_ENABLED=1 CGO_CFLAGS="-O2 $(WERROR)" $(GO) build -trimpath -buildmode=c-shared \
+	CGO_ENABLED=1 CGO_CFLAGS="-O2 $(WERROR)" $(GO) build $(BUILD_FLAGS) -buildmode=c-shared \
 		-ldflags "-s -w -extldflags '-Wl,--version-script=$(CURDIR)/shmem/lib/liblshmem.map -Wl,-soname,liblshmem.so'" -o $@ ./shmem/lib
 	rm -f $(@D)/liblshmem.h # cgo's own: shmem/include/lshmem.h is the interface
 
@@ -106,19 +109,19 @@ build/demo/ring: demo/shmem/ring.c $(B)/sim/libcuda.so.1 $(B)/lshmem/liblshmem.s
 # the built command, and one test needs full speed: those run without it.
 # The longest come first: the last one to end has a processor for itself.
 WITHOUT_RACES := ./shmem/litmus/... ./tenant/liblgpu/... ./shmem/device/... ./shmem/kernels/... ./shmem/model/... \
-	./inspect/conformance ./policy/schedule/... ./sim/igpu
-RACELESS := /lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model)|inspect/conformance|policy/schedule|sim/igpu$$)(/|$$)
+	./inspect/conformance ./policy/schedule/... ./policy/slot ./policy/residence ./sim/igpu
+RACELESS := /lgpu/(test|tenant/liblgpu|shmem/(device|litmus|kernels|model)|inspect/conformance|policy/(schedule|slot|residence)|sim/igpu$$)(/|$$)
 WITH_RACES = ./shmem ./shmem/transport/ibgda ./shmem/hca/gpu $$($(GO) list ./... | grep -vE '$(RACELESS)')
 GOTEST := $(GO) test -count=1
 test: build
-	$(GOTEST) -timeout 15m $(WITH_RACES) $(WITHOUT_RACES)
-	$(GOTEST) -timeout 9m -p 1 ./test/...
+	$(GOTEST) -timeout 25m $(WITH_RACES) $(WITHOUT_RACES)
+	$(GOTEST) -timeout 20m -p 1 ./test/...
 
 race: build
 	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(WITH_RACES)
-	$(GOTEST) -timeout 15m $(WITHOUT_RACES)
+	$(GOTEST) -timeout 40m $(WITHOUT_RACES)
 	$(GOTEST) -timeout 9m ./shmem -run TestGPU/allocations
-	$(GOTEST) -timeout 9m -p 1 ./test/...
+	$(GOTEST) -timeout 20m -p 1 ./test/...
 
 # As root, or the attackers are the daemon's own user. Every attack that succeeds fails a subtest of its name.
 SECONDS := 600
@@ -172,11 +175,11 @@ lint: build
 # The driver of Kubernetes is a module of its own, so that lgpu's has none of its libraries.
 .PHONY: kube test-kube
 kube:
-	cd kube && $(GOBUILD) build -trimpath -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o ../bin/lgpu-kube ./cmd/lgpu-kube
+	cd kube && $(GOBUILD) build $(BUILD_FLAGS) -tags $(TAGS) -ldflags '$(GO_LDFLAGS)' -o ../bin/lgpu-kube ./cmd/lgpu-kube
 
 test-kube: build kube
 	test -x $(PLANE)/helm || printf '\n  NOT RUN: the tests with a real control plane, which is not built: make kube-control-plane\n\n' >&2
-	cd kube && $(GOTEST) -timeout 10m ./...
+	cd kube && $(GOTEST) -timeout 10m $$($(GO) list ./... | grep -v /e2e$$)
 
 # Kubernetes' own programs, as released, for tests. Built without -trimpath, so that vet finds the same objects in the cache.
 PLANE := build/kube
@@ -191,6 +194,23 @@ kube-control-plane:
 		$(GOBUILD) -C kube/controlplane build -o ../../$(PLANE)/ -ldflags '$(PLANE_LDFLAGS)' $$program || exit 1; \
 	done
 	cd kube/controlplane && CGO_ENABLED=0 $(GO) vet ./...
+
+# The rest of a node for tests, as released: the kubelet, of the same packages as the control plane, and what runs containers.
+RUNTIME_LDFLAGS = -s -w -X github.com/containerd/containerd/v2/version.Version=$(call runtime,github.com/containerd/containerd/v2)
+runtime = $(shell cd kube/runtime && $(GO) list -m -f '{{.Version}}' $(1))
+.PHONY: kube-node e2e-kube
+kube-node:
+	$(GOBUILD) -C kube/controlplane build -o ../../$(PLANE)/ -ldflags '$(PLANE_LDFLAGS)' k8s.io/kubernetes/cmd/kubelet
+	$(GOBUILD) -C kube/runtime build -o ../../$(PLANE)/ -tags 'no_btrfs no_devmapper no_zfs' -ldflags '$(RUNTIME_LDFLAGS)' \
+		$(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
+	CGO_ENABLED=1 $(GO) -C kube/runtime build -o ../../$(PLANE)/ -tags 'urfave_cli_no_docs seccomp netgo osusergo' \
+		-ldflags "-s -w -X main.version=$(patsubst v%,%,$(call runtime,github.com/opencontainers/runc)) -linkmode external \
+		-extldflags -static" github.com/opencontainers/runc
+
+# Tests of a whole node, as root.
+e2e-kube: build kube
+	test -x $(PLANE)/runc || printf '\n  NOT RUN: what a node has is not built: make kube-control-plane kube-node\n\n' >&2
+	cd kube && $(GOTEST) -timeout 20m -v ./e2e
 
 # The manifests for those who do not use Helm are what the chart makes.
 .PHONY: kube-manifests

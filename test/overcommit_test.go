@@ -59,19 +59,25 @@ func (t *tenant) end() {
 	}
 }
 
-// directory is what the daemon says of a directory, nil for none.
-func (p *place) directory(path string) *api.Directory {
+// snapshot is what the daemon says, nil between two daemons.
+func (p *place) snapshot() *api.Snapshot {
 	p.t.Helper()
 	conn, err := api.Dial(p.t.Context(), api.Options{Dir: p.dir})
 	if err != nil {
-		return nil // between two daemons
+		return nil
 	}
 	defer conn.Close()
 	s, err := conn.Snapshot(p.t.Context(), &api.SnapshotRequest{})
 	if err != nil {
 		return nil
 	}
-	for _, n := range s.GetDirectories() {
+	return s
+}
+
+// directory is what the daemon says of a directory, nil for none.
+func (p *place) directory(path string) *api.Directory {
+	p.t.Helper()
+	for _, n := range p.snapshot().GetDirectories() {
 		if n.GetPath() == path {
 			return n
 		}
@@ -88,9 +94,9 @@ func (p *place) suspended(path string, bytes uint64) bool {
 // onDevice is what the driver says is in use of the first device, in bytes.
 func (p *place) onDevice() uint64 {
 	p.t.Helper()
-	s, err := p.daemon().Snapshot(p.t.Context(), &api.SnapshotRequest{})
-	if err != nil || len(s.GetDevices()) == 0 {
-		p.t.Fatalf("no device: %v", err)
+	s := p.snapshot()
+	if len(s.GetDevices()) == 0 {
+		p.t.Fatal("no device")
 	}
 	return s.GetDevices()[0].GetMemoryUsed()
 }
@@ -98,9 +104,9 @@ func (p *place) onDevice() uint64 {
 // copies is how much host memory copies take, and how much of disks, in bytes.
 func (p *place) copies() (host, disk uint64) {
 	p.t.Helper()
-	s, err := p.daemon().Snapshot(p.t.Context(), &api.SnapshotRequest{})
-	if err != nil {
-		p.t.Fatal(err)
+	s := p.snapshot()
+	if s == nil {
+		p.t.Fatal("no daemon")
 	}
 	return s.GetDaemon().GetHostCopies(), s.GetDaemon().GetDiskCopies()
 }
@@ -499,9 +505,9 @@ func TestDevicesMoveTogether(t *testing.T) {
 	}
 	// used reports whether something holds for what the driver says is in use of each device.
 	used := func(holds func(bytes uint64) bool) bool {
-		s, err := p.daemon().Snapshot(p.t.Context(), &api.SnapshotRequest{})
-		if err != nil || len(s.GetDevices()) != 2 {
-			t.Fatalf("two devices: %v, %v", s.GetDevices(), err)
+		s := p.snapshot()
+		if len(s.GetDevices()) != 2 {
+			t.Fatalf("two devices: %v", s.GetDevices())
 		}
 		return holds(s.GetDevices()[0].GetMemoryUsed()) && holds(s.GetDevices()[1].GetMemoryUsed())
 	}

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -165,5 +164,43 @@ func TestTurns(t *testing.T) {
 		host, disk := p.copies()
 		return host+disk == 0
 	})
-	_ = time.Second
+}
+
+// What others keep on a device is not waited for: an allocation that would need it is refused, and an lgpu that took more
+// before they came says so until one of them has ended.
+func TestUnfit(t *testing.T) {
+	const contextSize = 18 << 20 // with a little that the program has beside its blocks
+	p := newPlace(t)
+	p.must("create", tideShape, "/keep")
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+2*contextSize+6<<20)>>20), "slice.min=100ms", "slice.max=200ms")
+	a := p.full("a")
+	a.expect("stepped 1", "step 1")
+	var others []*tenant
+	for _, name := range []string{"b", "c"} {
+		o := p.tide(name)
+		o.until("ready")
+		o.expect("hold CUDA_SUCCESS", "hold 1 %d", tideBlock)
+		o.expect("stepped 1", "step 1")
+		others = append(others, o)
+	}
+	a.tell("step 1") // for which the others would have to give up more than they can
+	p.wait("that it says it is unfit", func() bool { return p.on("/a").GetState() == api.State_UNFIT })
+	if out := p.must("ps"); !strings.Contains(out, " unfit ") {
+		t.Errorf("ps: %s", out)
+	}
+	if why := p.on("/a").GetResidenceFailure(); !strings.Contains(why, "would be needed") {
+		t.Errorf("the reason is %q", why)
+	}
+	p.wait("an event", func() bool {
+		return strings.Contains(p.must("events", "--since", "1h", "--kind", "residence.failed"), " cannot come back to device GPU-")
+	})
+	a.quiet("while it is unfit")
+	others[0].expect("more CUDA_ERROR_OUT_OF_MEMORY", "more %d", tideAll)
+	others[0].expect("stepped 1", "step 1")
+	others[1].end()
+	a.until("stepped 1")
+	a.expect("intact after 2 steps", "check")
+	others[0].expect("intact after 2 steps", "check")
+	others[0].end()
+	a.end()
 }

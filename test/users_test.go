@@ -110,6 +110,9 @@ func TestUsersHavePlaces(t *testing.T) {
 	if s := c.status(); s != 128+int(unix.SIGTERM) {
 		t.Errorf("what was stopped ended with %d, %s", s, c.stderr.String())
 	}
+	if says := "by the limit of /users/65534, 2 GiB, which an administrator can raise"; !strings.Contains(c.stderr.String(), says) {
+		t.Errorf("at its end: %s", c.stderr.String())
+	}
 }
 
 // Where the administrator lets nobody in by himself, a user hears why and whom to ask.

@@ -64,7 +64,8 @@ func files(t *testing.T, folder string) []string {
 
 // installed are some of the files of an install, one of each kind, below its prefix.
 var installed = []string{"/bin/lgpu", "/share/man/man1/lgpu.1", "/share/man/man1/lgpu-run.1", "/lib/systemd/system/lgpud.service",
-	"/lib/sysusers.d/lgpu.conf", "/share/bash-completion/completions/lgpu", "/share/doc/lgpu/LICENSE",
+	"/lib/sysusers.d/lgpu.conf", "/share/bash-completion/completions/lgpu", "/share/doc/lgpu/LICENSE", "/share/lgpu/alerts.yaml",
+	"/share/lgpu/grafana.json",
 	"/share/zsh/site-functions/_lgpu", "/share/fish/vendor_completions.d/lgpu.fish"}
 
 func TestMakeInstall(t *testing.T) {

@@ -27,10 +27,11 @@ const patience = 60 * time.Second
 // rootVariable tells a test binary that it runs in namespaces of its own, and names the folder with the packages.
 const rootVariable = "LGPU_TEST_INSTALL_ROOT"
 
-// packages makes the packages of a version and returns the folder that has them.
+// packages makes the packages of a version and returns the folder that has them. The commit is always the same, whatever
+// happens to the one that is checked out meanwhile.
 func packages(t *testing.T, version string) string {
 	t.Helper()
-	run(t, "make", "packages", "VERSION="+version)
+	run(t, "make", "packages", "VERSION="+version, "COMMIT="+strings.Repeat("0123456789", 4), "COMMIT_EPOCH=1700000000")
 	dir := filepath.Join(t.TempDir(), version)
 	run(t, "cp", "-r", "build/package", dir)
 	return dir
@@ -52,7 +53,9 @@ func TestPackages(t *testing.T) {
 		return string(text)
 	}
 	if sums(old) != sums(again) {
-		t.Errorf("packages made twice differ:\n%s%s", sums(old), sums(again))
+		// diff ends with 1 if there is a difference to tell.
+		out, _ := exec.Command("diff", "-r", "--brief", filepath.Join(old, "root"), filepath.Join(again, "root")).CombinedOutput()
+		t.Errorf("packages made twice differ:\n%s%s%s", sums(old), sums(again), out)
 	}
 	have := map[string]string{
 		"deb": run(t, "sh", "-c", `dpkg-deb -c "$1"/*.deb`, "sh", old),

@@ -78,27 +78,33 @@ func TestWalks(t *testing.T) {
 	}
 	for _, path := range documents {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".md"), func(t *testing.T) {
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := exec.Command(self, "-test.run=^TestOnMachine$", "-test.v", "-test.timeout=8m")
-			c.Env = append(os.Environ(), "LGPU_WALK="+path)
-			runtime.LockOSThread() // the machine ends with the thread that makes it
-			defer runtime.UnlockOSThread()
-			c.SysProcAttr = &syscall.SysProcAttr{
-				Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
-				Pdeathsig:  unix.SIGKILL,
-			}
-			out, err := c.CombinedOutput()
-			if err != nil {
-				t.Errorf("%v\n%s", err, out)
-			} else if !strings.Contains(string(out), "PASS: TestOnMachine") {
-				t.Errorf("it did not run:\n%s", out)
-			} else {
-				t.Logf("%s", out)
-			}
+			onMachine(t, "TestOnMachine", "LGPU_WALK="+path)
 		})
+	}
+}
+
+// onMachine runs a test of this binary on a machine of its own, with another variable in its environment.
+func onMachine(t *testing.T, test, variable string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(self, "-test.run=^"+test+"$", "-test.v", "-test.timeout=8m")
+	c.Env = append(os.Environ(), variable)
+	runtime.LockOSThread() // the machine ends with the thread that makes it
+	defer runtime.UnlockOSThread()
+	c.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else if !strings.Contains(string(out), "PASS: "+test) {
+		t.Errorf("it did not run:\n%s", out)
+	} else {
+		t.Logf("%s", out)
 	}
 }
 
