@@ -16,8 +16,9 @@
             switch, and what of the weights is copied out; also with --strict, and with servers that themselves copy their
             weights out and in. --gib is of each server, --budget of all. Without PyTorch, blocks that are read take its place
     turns   busy programs whose memory does not fit together, in parts of --budget: two of 30/64 and of 40/64 of it, two of 90 %
-            with turns of 23, 8 and 4 times a swap, and four of 28/32. What the turns cost over running one after the other, what
-            of a swap is not hidden, and the shares. Copies take twice the budget of the host's memory (host.budget)
+            with turns of 23, 8 and 4 times a swap, and, in half of it, four of 28/32. What the turns cost over running one after
+            the other, what of a swap is not hidden, and the shares. Copies take twice the budget of the host's memory
+            (host.budget)
 
 Every row checks that memory has the bits that it had. Prints Markdown; appends results to FILE as lines of JSON.
 """
@@ -263,16 +264,18 @@ def busy(size):
 
 
 class Program:
-    def __init__(self, bench, mode, options, what, allocator="", wait=True):
+    script = os.path.abspath(__file__)  # that has its modes
+
+    def __init__(self, bench, mode, options, what, allocator="", wait=True, name=None):
         bench.count += 1
-        self.name = "overcommit-%d-%d" % (os.getpid(), bench.count)
+        self.name = name or "overcommit-%d-%d" % (os.getpid(), bench.count)
         run = [] if options is None else [bench.lgpu, "run", "--name", self.name, *bench.sim, *options, "--"]
         if options is None and bench.sim:
             run = [bench.lgpu, "run", *bench.sim, "--", "env", "-u", "LD_PRELOAD"]
         environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
         if allocator:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = allocator
-        self.proc = subprocess.Popen(run + [sys.executable, os.path.abspath(__file__), "--child", mode, str(what)], text=True,
+        self.proc = subprocess.Popen(run + [sys.executable, self.script, "--child", mode, str(what)], text=True,
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.ready = self.read() if wait else None
 
@@ -495,7 +498,7 @@ def turns(b, budget):
     print("\n| turns, %.3g GiB for all | slice, s | time over serial | not hidden, of a swap | GiB moved | shares | wrong blocks |\n|%s"
           % (budget / GIB, "---|" * 7))
 
-    def row(name, count, part, slices, work):
+    def row(name, count, part, slices, work, budget=budget):
         size = int(budget * part) // (4 * MIB) * 4 * MIB
         some = []
         try:
@@ -533,7 +536,7 @@ def turns(b, budget):
     row("two of 40/64", 2, 40 / 64, 4, 24)
     for slices in (23, 8, 4):
         row("two of 90 %", 2, 0.9, slices, 3 * slices)
-    row("four of 28/32", 4, 28 / 32, 0, 160)
+    row("four of 28/32 of half", 4, 28 / 32, 0, 160, budget // 2)
 
 
 def costs(b, rounds):

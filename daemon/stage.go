@@ -107,7 +107,7 @@ func (r *residence) fail(of *holding, device int, why string) {
 
 // whyNot is why a client could not do what it was told, for people.
 func whyNot(why uint64) string {
-	switch why {
+	switch why & (1<<protocol.WhyBits - 1) {
 	case protocol.WhyBusy:
 		return "its work does not end: a kernel runs, or a stream waits"
 	case protocol.WhyCapture:
@@ -117,7 +117,7 @@ func whyNot(why uint64) string {
 	case protocol.WhyStore:
 		return "there is no room for what is to leave the device"
 	case protocol.WhyDriver:
-		return "the driver refused"
+		return fmt.Sprintf("the driver refused (CUDA error %d)", why>>protocol.WhyBits)
 	}
 	return fmt.Sprintf("the program says %d", why)
 }

@@ -260,6 +260,20 @@ func TestSuspendedProgramEnds(t *testing.T) {
 	p.wait("the end of all copies", func() bool { host, disk := p.copies(); return host+disk == 0 })
 }
 
+// A program that ends by itself while its memory is away ends, also where something of it frees memory after the driver has
+// gone, as caches of libraries do.
+func TestProgramEndsWhileAway(t *testing.T) {
+	p := newPlace(t)
+	p.must("create", tideShape, "/keep")
+	c := p.full("a")
+	p.must("suspend", "a")
+	c.expect("freed CUDA_ERROR_DEINITIALIZED", "quit")
+	if s := c.status(); s != 0 {
+		t.Errorf("status %d", s)
+	}
+	p.wait("the end of all copies", func() bool { host, disk := p.copies(); return host+disk == 0 })
+}
+
 // The daemon dies while an lgpu is suspended: the next one has it suspended, with its memory.
 func TestDaemonDiesWhileSuspended(t *testing.T) {
 	p := newPlace(t)

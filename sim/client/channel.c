@@ -69,6 +69,25 @@ static void dead(void)
 	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_DEAD, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
+void simc_deinitialize(void)
+{
+	int ready = SIMC_READY;
+
+	__atomic_compare_exchange_n(&simc_state, &ready, SIMC_ENDED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+CUresult simc_not_ready(void)
+{
+	switch (__atomic_load_n(&simc_state, __ATOMIC_ACQUIRE)) {
+	case SIMC_DEAD:
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	case SIMC_ENDED:
+		return CUDA_ERROR_DEINITIALIZED;
+	default:
+		return CUDA_ERROR_NOT_INITIALIZED;
+	}
+}
+
 static void free_channel(struct simc_channel *ch)
 {
 	simc_detach(ch);
@@ -167,11 +186,10 @@ CUresult simc_connect(void)
 	pthread_once(&process_once, process_setup);
 	pthread_mutex_lock(&connect_lock);
 	switch (simc_state) {
-	case SIMC_FORKED:
-		r = CUDA_ERROR_NOT_INITIALIZED;
+	case SIMC_READY:
 		break;
-	case SIMC_DEAD:
-		r = CUDA_ERROR_DEVICE_UNAVAILABLE;
+	default:
+		r = simc_not_ready();
 		break;
 	case SIMC_FRESH:
 		r = path && *path ? open_channel(KIND_SERVICE, 0, &service) : CUDA_ERROR_NO_DEVICE;
@@ -458,7 +476,7 @@ CUresult simc_begin(struct simc_call *k, uint32_t op)
 	int state = __atomic_load_n(&simc_state, __ATOMIC_ACQUIRE);
 
 	if (state != SIMC_READY)
-		return state == SIMC_DEAD ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_NOT_INITIALIZED;
+		return simc_not_ready();
 	if (!mine || !mine->mem) {
 		r = mine ? simc_attach(mine, KIND_THREAD)
 			 : open_channel(KIND_THREAD, __atomic_fetch_add(&next_thread, 1, __ATOMIC_RELAXED), &mine);

@@ -44,12 +44,16 @@ struct simc_call {
 };
 
 // What a process is to the hardware.
-enum simc_state { SIMC_FRESH, SIMC_READY, SIMC_DEAD, SIMC_FORKED };
+enum simc_state { SIMC_FRESH, SIMC_READY, SIMC_DEAD, SIMC_FORKED, SIMC_ENDED };
 
 extern int simc_state; // enum simc_state, read and written atomically
 
 // Connects the process (cuInit). May be called again.
 CUresult simc_connect(void);
+// The process ends: from now on calls are answered as a driver does that has been deinitialized.
+void simc_deinitialize(void);
+// Why calls are refused while the process is not ready.
+CUresult simc_not_ready(void);
 // Starts the thread that runs host functions, once.
 CUresult simc_start_service(void);
 // The number that the hardware knows this process by.

@@ -37,14 +37,8 @@ void simc_log(int level, const char *format, ...)
 
 CUresult simc_enter(int needs)
 {
-	switch (__atomic_load_n(&simc_state, __ATOMIC_ACQUIRE)) {
-	case SIMC_READY:
-		break;
-	case SIMC_DEAD:
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	default:
-		return CUDA_ERROR_NOT_INITIALIZED;
-	}
+	if (__atomic_load_n(&simc_state, __ATOMIC_ACQUIRE) != SIMC_READY)
+		return simc_not_ready();
 	if ((needs & SIMC_NEEDS_CONTEXT) && !simc_current())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	return CUDA_SUCCESS;
@@ -68,9 +62,12 @@ CUresult simc_unsupported(const char *name)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static void at_exit(void) { atexit(simc_deinitialize); }
+
 CUresult cuInit(unsigned int Flags)
 {
 	SIMC_PASS;
+	static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 	const char *visible, *units, *share;
 	CUresult r;
 
@@ -78,6 +75,7 @@ CUresult cuInit(unsigned int Flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((r = simc_connect()) != CUDA_SUCCESS)
 		return r;
+	pthread_once(&exit_once, at_exit);
 	visible = getenv("CUDA_VISIBLE_DEVICES");
 	units = getenv("LGPU_SIM_UNITS");
 	share = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
@@ -128,6 +126,7 @@ static const struct simc_error descriptions[] = {
 	{CUDA_SUCCESS, "no error"},
 	{CUDA_ERROR_INVALID_VALUE, "invalid argument"},
 	{CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
+	{CUDA_ERROR_DEINITIALIZED, "driver shutting down"},
 	{CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"},
 	{CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
 	{CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},

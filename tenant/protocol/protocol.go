@@ -167,9 +167,12 @@ const (
 	WhyCapture                   // a stream that is being captured and stays so
 	WhyFixed                     // memory that cannot leave the device
 	WhyStore                     // there is too little room in the Store
-	WhyDriver                    // the driver refused; what had left the device is back
+	WhyDriver                    // the driver refused; what had left the device is back. Its error follows, from WhyBits on
 	WhyMemory                    // the lgpu has no room for what the client holds: Value bytes of Device, or (FlagHost) of the host
 )
+
+// WhyBits is how many bits of Extra say why.
+const WhyBits = 8
 
 // Flags.
 const (

@@ -8,7 +8,10 @@
 //   more BYTES         says how an allocation goes, which it frees again
 //   spin MILLIS        launches a kernel of that length, without waiting for it
 //   sync               waits for what has been launched
+//   quit               ends without a word to the driver. What C++ destroys at exit, such as a library's caches, is what comes
+//                      after the driver's own end: so it then says how it goes to free an allocation
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +31,7 @@ static struct {
 static int blocks;
 static size_t bytes;
 static uint64_t steps;
+static bool quits;
 static CUdeviceptr ones;
 static CUfunction saxpy, spin;
 
@@ -149,6 +153,14 @@ static void small(int count)
 	printf("small CUDA_SUCCESS\n");
 }
 
+static void after_driver(void)
+{
+	if (!quits)
+		return;
+	printf("freed %s\n", name(cuMemFree(block[0].at)));
+	fflush(stdout);
+}
+
 static void obey(const char *line)
 {
 	uint64_t n, each;
@@ -176,6 +188,9 @@ static void obey(const char *line)
 	} else if (strcmp(line, "sync\n") == 0) {
 		TRY(cuCtxSynchronize());
 		printf("synced\n");
+	} else if (strcmp(line, "quit\n") == 0) {
+		quits = true;
+		exit(0);
 	} else if (strcmp(line, "check\n") == 0) {
 		check();
 	} else {
@@ -186,7 +201,7 @@ static void obey(const char *line)
 int main(int argc, char **argv)
 {
 	char line[128];
-	if (argc != 3)
+	if (argc != 3 || atexit(after_driver) != 0) // the last registered is the first called, and cuInit registers one, too
 		return 2;
 	begin(argv);
 	puts("ready");

@@ -15,8 +15,9 @@
 //
 // Where the kernel cannot be loaded (there is no room on the device, or no compiler for PTX) everything is copied, and the
 // next move tries again. It is also copied where hashing takes more than half of the time that copying would: beside another
-// program that keeps the device busy, or on the software GPU. That is tried with a few pages first, and after each time that
-// it did not pay more moves go by without. With LGPU_STRICT nothing is hashed.
+// program that keeps the device busy, or on the software GPU. A few pages are tried first, and then more: however few there
+// are, a launch may have to wait until others' kernels give way. What that takes may be an eighth of the move. After each time
+// that it did not pay more moves go by without. With LGPU_STRICT nothing is hashed.
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -28,6 +29,8 @@
 #define THREADS 256
 #define BATCH 1024 // pages hashed by one launch
 #define PROBE 16   // by the first one of a move
+#define GROWTH 4   // by how much more than the one before it each one hashes
+#define PART 8     // of a move, that may be spent on finding out whether hashing pays
 #define PAUSE 15   // moves at most that go by without, after it did not pay
 #define UNKNOWN 1e9 // bytes a second, for a link that nothing has been copied over yet
 #ifdef LGPU_FAULT_POINTS
@@ -67,16 +70,20 @@ static bool draw(void)
 // Whether hashing pays, by device. It is the thread's that moves the device.
 static struct pace {
 	double rate;          // of copies, bytes a second; 0: unknown
+	uint64_t leaving;     // bytes, in this move
 	int64_t spent;        // in this move
+	uint32_t batch;       // pages of the next launch
 	uint32_t skip, pause; // moves that are to go by without, and how many there were to be last
 	bool off;             // in this move
 	bool banned;          // for good: the kernel's own memory had no room
 } paces[LGPU_MAX_DEVICES];
 
-void lgpu_clean_begins(int device)
+void lgpu_clean_begins(int device, uint64_t leaving)
 {
 	struct pace *p = &paces[device];
+	p->leaving = leaving;
 	p->spent = 0;
+	p->batch = PROBE;
 	p->off = strict || p->banned || p->skip != 0;
 	p->skip -= p->skip != 0;
 }
@@ -92,8 +99,10 @@ void lgpu_clean_ended(int device, uint64_t copied, int64_t nanos)
 static void paid(struct pace *p, uint32_t pages, int64_t nanos)
 {
 	double rate = p->rate != 0 ? p->rate : UNKNOWN;
+	bool dear = MARGIN * (double)nanos * rate > (double)pages * LGPU_PAGE * LGPU_NANOS;
 	p->spent += nanos;
-	p->off = MARGIN * (double)nanos * rate > (double)pages * LGPU_PAGE * LGPU_NANOS;
+	p->batch = p->batch < BATCH / GROWTH ? GROWTH * p->batch : BATCH;
+	p->off = dear && PART * (double)p->spent * rate > (double)p->leaving * LGPU_NANOS;
 	p->pause = !p->off ? 0 : p->pause < PAUSE ? 2 * p->pause + 1 : PAUSE;
 	p->skip = p->pause;
 }
@@ -241,7 +250,7 @@ void lgpu_clean_look(struct lgpu_owner *o, const struct lgpu_part *part, size_t 
 			}
 			x->page[n] = b->view + page * LGPU_PAGE;
 			copy[n++] = &b->copy[page];
-			if (n == (pace->spent == 0 ? PROBE : BATCH)) {
+			if (n == pace->batch) {
 				judge_all(pace, h, copy, n);
 				n = 0;
 			}

@@ -30,6 +30,9 @@ static int larger(const void *a, const void *b)
 	return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
+// refused is why a Keep is not met: the driver's error.
+static uint64_t refused(CUresult r) { return LGPU_LINK_WHY_DRIVER | (uint64_t)r << LGPU_LINK_WHY_BITS; }
+
 // visit adds the pieces that are on a device, or away, to a list, or only counts them.
 static void visit(struct list *l, int device, bool out)
 {
@@ -215,10 +218,11 @@ static uint64_t send(const struct lgpu_state *s, int device, const struct list *
 
 // prepare has what finds out which pages need not be copied in the contexts of all owners. The memory that this takes
 // counts.
-static void prepare(int device, const struct list *l)
+static void prepare(const struct lgpu_state *s, int device, const struct list *l)
 {
 	bool loaded = false;
-	lgpu_clean_begins(device);
+	uint64_t level = __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED), resident = lgpu_level_resident(s, device);
+	lgpu_clean_begins(device, resident > level ? resident - level : 0);
 	for (size_t i = 0; i < l->count; i++) {
 		struct lgpu_owner *o = l->part[i].block->owner;
 		if ((i == 0 || o != l->part[i - 1].block->owner) && equip(o) == CUDA_SUCCESS)
@@ -234,8 +238,8 @@ uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told)
 	struct flight f = {.count = 0};
 	CUresult r = CUDA_SUCCESS;
 	if (!list_read(&list, device, false))
-		return LGPU_LINK_WHY_DRIVER;
-	prepare(device, &list);
+		return refused(CUDA_ERROR_OUT_OF_MEMORY);
+	prepare(s, device, &list);
 	int64_t began = lgpu_now();
 	lgpu_overhead_moving(device);
 	uint64_t why = send(s, device, &list, &f, told, &r);
@@ -251,7 +255,7 @@ uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told)
 	if (r == CUDA_SUCCESS)
 		return why;
 	lgpu_log(LGPU_LOG_WARN, "memory could not leave device %d: error %d; it stays there", device, (int)r);
-	return r == CUDA_ERROR_OPERATING_SYSTEM ? LGPU_LINK_WHY_STORE : LGPU_LINK_WHY_DRIVER;
+	return r == CUDA_ERROR_OPERATING_SYSTEM ? LGPU_LINK_WHY_STORE : refused(r);
 }
 
 // ---- in
@@ -284,13 +288,13 @@ static CUresult fetch(struct flight *f, struct lgpu_part p, CUresult *copied)
 	return r;
 }
 
-bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
+uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
 {
 	struct list list;
 	struct flight f = {.count = 0};
 	CUresult r = CUDA_SUCCESS, copied = CUDA_SUCCESS;
 	if (!list_read(&list, device, true))
-		return false;
+		return refused(CUDA_ERROR_OUT_OF_MEMORY);
 	lgpu_overhead_moving(device);
 	for (size_t i = 0; i < list.count && r == CUDA_SUCCESS && !lgpu_mover_newer(); i++) {
 		uint64_t resident = lgpu_level_resident(s, device);
@@ -317,5 +321,5 @@ bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
 		lgpu_log(LGPU_LOG_WARN, "device %d has no room yet for memory that comes back: error %d", device, (int)r);
 	if (lgpu_arena_bytes(device) == lgpu_arena_resident(device))
 		lgpu_store_rest(device);
-	return r == CUDA_SUCCESS;
+	return r == CUDA_SUCCESS ? 0 : refused(r);
 }

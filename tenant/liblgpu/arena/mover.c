@@ -6,6 +6,10 @@
 // holds. A level that has room for more brings so much back, while the lock stays shut; it opens when everything is on its
 // device again. A Keep that comes meanwhile is looked at between two pieces, and takes the older one's place. While there is
 // nothing to move, the stores are registered.
+//
+// A program that exits has its driver end first, and then whatever of it was made before the driver, such as the caches of
+// libraries, which free memory. That memory may be away, and cannot come back any more: so then the lock opens for good, and
+// the driver itself refuses what is asked of it.
 #include "arena/parts.h"
 #include "base/futex.h"
 #include "daemon/daemon.h"
@@ -28,6 +32,7 @@ static uint32_t waiting; // a touch waits, and nobody has asked for it yet
 static bool holds; // the mover has shut the lock; its own
 static uint32_t shutting; // how often it has; 0: never
 static uint32_t errands; // threads that move a device
+static uint32_t ending;  // the process exits: nothing is moved any more
 
 // What is to be answered: the mover's own.
 static struct answer {
@@ -68,7 +73,9 @@ void lgpu_arena_wanted(void)
 	lgpu_mover_wake();
 }
 
-bool lgpu_mover_newer(void) { return __atomic_load_n(&unread, __ATOMIC_ACQUIRE) != 0; }
+static bool ends(void) { return __atomic_load_n(&ending, __ATOMIC_ACQUIRE) != 0; }
+
+bool lgpu_mover_newer(void) { return __atomic_load_n(&unread, __ATOMIC_ACQUIRE) != 0 || ends(); }
 uint64_t lgpu_mover_keep(int device) { return answers[device].serial; }
 uint32_t lgpu_mover_shutting(void) { return shutting; }
 static uint64_t level_of(int device) { return __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED); }
@@ -160,10 +167,10 @@ static bool move_device(const struct lgpu_state *s, int device)
 	uint64_t told = UINT64_MAX, why = over(s, device) ? lgpu_move_out(s, device, &told) : 0;
 	if (lgpu_mover_newer())
 		return true;
-	bool done = away(device) == 0 || lgpu_move_in(s, device, why != 0 ? told : level_of(device));
+	uint64_t back = away(device) == 0 ? 0 : lgpu_move_in(s, device, why != 0 ? told : level_of(device));
 	if (!lgpu_mover_newer())
-		settled(s, device, why != 0 || done ? why : LGPU_LINK_WHY_DRIVER);
-	return done;
+		settled(s, device, why != 0 ? why : back);
+	return back == 0;
 }
 
 // moves says whether there may be memory of a device to be moved.
@@ -215,6 +222,13 @@ static bool move_devices(const struct lgpu_state *s)
 	return done;
 }
 
+static void open_lock(void)
+{
+	__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
+	holds = false;
+	lgpu_residence_open();
+}
+
 // settle does what the levels ask for. False: it is to be tried again.
 static bool settle(const struct lgpu_state *s)
 {
@@ -228,9 +242,7 @@ static bool settle(const struct lgpu_state *s)
 	if (lgpu_mover_newer())
 		return true;
 	if (all) {
-		__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
-		holds = false;
-		lgpu_residence_open();
+		open_lock();
 	} else if (__atomic_load_n(&waiting, __ATOMIC_ACQUIRE) != 0) {
 		for (int i = 0; i < devices(s); i++)
 			lgpu_level_need(s, i);
@@ -243,7 +255,7 @@ static void *move(void *arg)
 	struct lgpu_state *s = arg;
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	bool ready = false;
-	for (;;) {
+	while (!ends()) {
 		uint32_t seen = __atomic_load_n(&event, __ATOMIC_ACQUIRE);
 		// Before cuInit there is nothing to move, and the driver takes no calls.
 		if (!ready && lgpu_owners != NULL)
@@ -259,10 +271,23 @@ static void *move(void *arg)
 		if (!lgpu_mover_newer())
 			lgpu_futex_wait(&event, seen, rest);
 	}
+	if (holds)
+		open_lock();
 	return NULL;
 }
 
-bool lgpu_mover_start(void) { return lgpu_thread_start(move, lgpu_attached()); }
+// atexit's own function, which needs none of the start files that this library is linked without (Linux Standard Base).
+int __cxa_atexit(void (*function)(void *), void *argument, void *library);
+
+static void end(void *none)
+{
+	(void)none;
+	__atomic_store_n(&ending, 1, __ATOMIC_RELEASE);
+	lgpu_mover_wake();
+}
+
+// This is before the program's cuInit, in which the driver says what it does at exit: what is said first is done last.
+bool lgpu_mover_start(void) { return lgpu_thread_start(move, lgpu_attached()) && __cxa_atexit(end, NULL, NULL) == 0; }
 
 void lgpu_mover_reset(void)
 {
@@ -270,7 +295,7 @@ void lgpu_mover_reset(void)
 		letters[i] = (struct letter){.keep = false};
 		answers[i] = (struct answer){.owed = false};
 	}
-	letters_lock = unread = event = waiting = errands = 0;
+	letters_lock = unread = event = waiting = errands = ending = 0;
 	holds = false;
 	shutting = 0;
 }

@@ -379,9 +379,9 @@ void lgpu_stores_reset(void);
 
 // lgpu_clean_configure reads whether the program wants everything copied.
 void lgpu_clean_configure(void);
-// lgpu_clean_begins is called when memory begins to leave a device, lgpu_clean_ended when it has, so many bytes of it by a
-// copy.
-void lgpu_clean_begins(int device);
+// lgpu_clean_begins is called when so many bytes begin to leave a device, lgpu_clean_ended when they have, so many of them by
+// a copy.
+void lgpu_clean_begins(int device, uint64_t leaving);
 void lgpu_clean_ended(int device, uint64_t copied, int64_t nanos);
 // lgpu_clean_load loads the kernel in the current context, which is an owner's. True: it is there now, and was not before.
 bool lgpu_clean_load(struct lgpu_owner *o);
@@ -400,9 +400,9 @@ void lgpu_clean_reset(void);
 // Not 0: why it ended before. *told is set to the least that the daemon has heard to be resident meanwhile, if it has heard
 // anything: there may not be more again before it says so.
 uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told);
-// lgpu_move_in brings memory back as far as a level has room, unless there is a newer Keep. False: the device has no room
-// for it now.
-bool lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level);
+// lgpu_move_in brings memory back as far as a level has room, unless there is a newer Keep. Not 0: why more
+// cannot come now.
+uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level);
 
 // ---- the mover (mover.c)
 

@@ -70,6 +70,7 @@ var headers = []cheader.Header{
 			{Name: "WHY_BUSY", Value: protocol.WhyBusy}, {Name: "WHY_CAPTURE", Value: protocol.WhyCapture},
 			{Name: "WHY_FIXED", Value: protocol.WhyFixed}, {Name: "WHY_STORE", Value: protocol.WhyStore},
 			{Name: "WHY_DRIVER", Value: protocol.WhyDriver}, {Name: "WHY_MEMORY", Value: protocol.WhyMemory},
+			{Name: "WHY_BITS", Value: protocol.WhyBits},
 			{Name: "FLAG_REJOIN", Value: uint64(protocol.FlagRejoin)},
 			{Name: "HALT", Value: uint64(protocol.Halt)}, {Name: "HALTED", Value: uint64(protocol.Halted)},
 			{Name: "PARK", Value: uint64(protocol.Park)}, {Name: "PARKED", Value: uint64(protocol.Parked)},
