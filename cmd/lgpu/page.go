@@ -25,7 +25,8 @@ reached.`,
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return talk(c, toAsk, func(conn *api.Conn) error {
+			// One that were started for it would have no page.
+			return talk(c, toFind, func(conn *api.Conn) error {
 				reply, err := conn.Page(c.Context(), &api.PageRequest{})
 				if err != nil {
 					return err

@@ -1,8 +1,8 @@
 // A CUDA program as anybody might write one: nothing in it knows of lgpu.
 //
-//	tenant KERNELS.ptx
+//	tenant KERNELS.ptx [MIB]
 //
-// It allocates device memory until it is refused and says how much it got. For each line of its input, a number of seconds,
+// It allocates device memory until it is refused, or has so many MiB, and says how much it got. For each line of its input, a number of seconds,
 // it launches kernels without a pause for that long, and says how many and how long they took, timed by events. It needs the
 // kernel compute(u32 iterations, float *out).
 #define _POSIX_C_SOURCE 200809L
@@ -44,16 +44,16 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-// allocate takes memory in ever smaller pieces until not even 1 MiB is left.
-static void allocate(void)
+// allocate takes memory in ever smaller pieces until not even 1 MiB is left, or it has all that is wanted.
+static void allocate(unsigned long long wanted)
 {
 	unsigned long long got = 0;
 	CUresult refused = CUDA_SUCCESS;
 	for (size_t size = (size_t)1 << 30; size >= (size_t)1 << 20; size /= 2) {
 		CUdeviceptr p;
-		while ((refused = cuMemAlloc(&p, size)) == CUDA_SUCCESS)
+		while (got + size <= wanted && (refused = cuMemAlloc(&p, size)) == CUDA_SUCCESS)
 			got += size;
-		if (refused != CUDA_ERROR_OUT_OF_MEMORY)
+		if (refused != CUDA_SUCCESS && refused != CUDA_ERROR_OUT_OF_MEMORY)
 			check(refused, "allocate");
 	}
 	const char *name = "?";
@@ -97,8 +97,8 @@ static void work(CUfunction kernel, unsigned int units, CUdeviceptr out, double 
 
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: tenant KERNELS.ptx\n");
+	if (argc != 2 && argc != 3) {
+		fprintf(stderr, "usage: tenant KERNELS.ptx [MIB]\n");
 		return 2;
 	}
 	CUdevice device;
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 	check(cuModuleLoadData(&module, ptx), "load kernels");
 	check(cuModuleGetFunction(&kernel, module, "compute"), "find the kernel");
 	check(cuMemAlloc(&out, (size_t)units * THREADS * sizeof(float)), "allocate the output");
-	allocate();
+	allocate(argc == 3 ? strtoull(argv[2], NULL, 10) << 20 : ~0ULL);
 	fflush(stdout);
 
 	char line[32];

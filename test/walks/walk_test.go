@@ -167,6 +167,11 @@ const train = `#!/bin/sh
 yes 1 | head -n "${1:-100000}" | /usr/local/share/tenant /usr/local/share/compute.ptx
 `
 
+// serve is another one, which takes so many MiB and computes until it is stopped.
+const serve = `#!/bin/sh
+yes 1 | /usr/local/share/tenant /usr/local/share/compute.ptx "$1"
+`
+
 // furnish makes the machine: users with homes, and lgpu as make install would lay it.
 func furnish(t *testing.T) {
 	t.Helper()
@@ -213,7 +218,9 @@ func furnish(t *testing.T) {
 	} {
 		copyFile(t, filepath.Join(root, from), filepath.Join(work, "_usr_local", name))
 	}
-	must("lay train", os.WriteFile(filepath.Join(work, "_usr_local/bin/train"), []byte(train), 0o755))
+	for name, text := range map[string]string{"train": train, "serve": serve} {
+		must("lay "+name, os.WriteFile(filepath.Join(work, "_usr_local/bin", name), []byte(text), 0o755))
+	}
 	self, err := os.Executable()
 	must("find this program", err)
 	copyFile(t, self, filepath.Join(work, "_usr_local/share/browse")) // its own folder may be hidden here
