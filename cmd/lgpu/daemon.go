@@ -292,8 +292,8 @@ func (d *daemonOptions) run(c *cobra.Command) error {
 	err = d.serve(ctx, stop, config, answer)
 	if err != nil {
 		answer(err)
-		if errors.Is(err, store.ErrDamaged) && os.Getenv("NOTIFY_SOCKET") != "" {
-			return &exit{status: systemd.DamagedState, err: err}
+		if (errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrNewer)) && os.Getenv("NOTIFY_SOCKET") != "" {
+			return &exit{status: systemd.UnreadableState, err: err}
 		}
 		return failed(err)
 	}

@@ -9,7 +9,9 @@
 //
 // After a Save or Delete has returned without an error, its change survives any crash; a crash in the middle of one
 // leaves the state before it or after it. Open detects a file that was damaged otherwise (a truncated copy, a bad
-// disk), moves it aside and says so: it neither guesses nor starts with an empty state by itself.
+// disk), moves it aside and says so: it neither guesses nor starts with an empty state by itself. A file that a later
+// version has written is read if it says nothing that this one does not know, and else refused and left as it is, since
+// what is left out would be lost at the next write. Records of a kind that this version does not know are kept.
 //
 // # Format
 //
@@ -19,6 +21,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -319,8 +322,7 @@ func (s *Store) decode() (State, error) {
 		return State{}, err
 	}
 	if m.Schema > Schema {
-		return State{}, fmt.Errorf("%w: schema %d, this one knows %d; use that version, or move the file away",
-			ErrNewer, m.Schema, Schema)
+		return State{}, fmt.Errorf("%w: schema %d, this one knows %d; %s", ErrNewer, m.Schema, Schema, newerHint)
 	}
 	state := State{Starts: m.Starts}
 	var h head
@@ -359,12 +361,23 @@ func (s *Store) decode() (State, error) {
 	return state, nil
 }
 
+// unmarshal reads a record whose checksum is right: what it says and is not understood, a later version has written. To
+// leave that out would lose it at the next write, and a limit with it.
 func unmarshal(key string, text []byte, to any) error {
-	if err := json.Unmarshal(text, to); err != nil {
-		return damaged("record %q: %w", key, err)
+	if !json.Valid(text) {
+		return damaged("record %q is not JSON", key)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return fmt.Errorf("%w: record %q is more than this one knows (%s); %s", ErrNewer, key,
+			strings.TrimPrefix(err.Error(), "json: "), newerHint)
 	}
 	return nil
 }
+
+// newerHint is what to do about a file of a later version.
+const newerHint = "use that version, or put back the copy from before it, or move the file away"
 
 // start counts this opening.
 func (s *Store) start() error {

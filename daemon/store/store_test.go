@@ -132,20 +132,54 @@ func TestInUse(t *testing.T) {
 }
 
 func TestNewer(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.db")
-	s, err := Open(path)
+	for what, c := range map[string]struct {
+		put   map[string]any
+		newer bool
+	}{
+		"a later schema":                {map[string]any{metaKey: meta{Schema: Schema + 1}}, true},
+		"a limit that is not known":     {map[string]any{nodePrefix + "9": map[string]any{"id": 9, "path": "/a", "colour": "red"}}, true},
+		"one of a device":               {map[string]any{nodePrefix + "9": map[string]any{"devices": map[string]any{"GPU": map[string]any{"hue": 1}}}}, true},
+		"a value of another kind":       {map[string]any{nodePrefix + "9": map[string]any{"id": "nine"}}, true},
+		"a kind of record not known":    {map[string]any{"colour/9": "red"}, false},
+		"what this version has written": {nil, false},
+	} {
+		path := filepath.Join(t.TempDir(), "state.db")
+		s, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.update(c.put, nil), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		before := contents(t, path)
+		again, err := Open(path)
+		if errors.Is(err, ErrNewer) != c.newer || err != nil != c.newer {
+			t.Errorf("%s: %v", what, err)
+		}
+		if c.newer && contents(t, path) != before {
+			t.Errorf("%s: the file has changed", what)
+		}
+		if c.newer {
+			continue
+		}
+		for key := range c.put {
+			if again.texts[key] == "" {
+				t.Errorf("%s: it is lost", what)
+			}
+		}
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func contents(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.update(map[string]any{metaKey: meta{Schema: Schema + 1}}, nil), s.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(path); !errors.Is(err, ErrNewer) {
-		t.Errorf("a later schema: %v", err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Errorf("the file was touched: %v", err)
-	}
+	return string(b)
 }
 
 // Whenever the writer is killed, what it said it had written is there, whole.

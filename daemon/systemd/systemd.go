@@ -32,9 +32,9 @@ func Unit(program string) string {
 //go:embed sysusers.conf
 var Group string
 
-// DamagedState is the exit status of a daemon that found its state file damaged, after which Unit does not start it
-// again by itself (EX_CONFIG of sysexits).
-const DamagedState = 78
+// UnreadableState is the exit status of a daemon whose state file is damaged or of a later version, after which Unit does
+// not start it again by itself (EX_CONFIG of sysexits).
+const UnreadableState = 78
 
 // Messages of the protocol.
 const (

@@ -86,7 +86,7 @@ func TestWatchdog(t *testing.T) {
 
 func TestUnit(t *testing.T) {
 	for _, line := range []string{"Type=notify", "KillMode=process",
-		"RestartPreventExitStatus=" + strconv.Itoa(DamagedState)} {
+		"RestartPreventExitStatus=" + strconv.Itoa(UnreadableState)} {
 		if !strings.Contains(Unit("/usr/bin/lgpu"), line+"\n") {
 			t.Errorf("the unit lacks %s", line)
 		}

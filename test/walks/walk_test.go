@@ -78,20 +78,59 @@ func TestWalks(t *testing.T) {
 	}
 	for _, path := range documents {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".md"), func(t *testing.T) {
-			onMachine(t, "TestOnMachine", "LGPU_WALK="+path)
+			dir := ""
+			if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "2.0.0") {
+				dir = versions(t)
+			}
+			onMachine(t, "TestOnMachine", "LGPU_WALK="+path, "LGPU_WALK_VERSIONS="+dir)
 		})
 	}
 }
 
-// onMachine runs a test of this binary on a machine of its own, with another variable in its environment.
-func onMachine(t *testing.T, test, variable string) {
+// versions makes lgpu of three versions in folders of these names, and returns where they are. That of 2.0.0 has a state of
+// a later kind, which the others do not read.
+func versions(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	const store = "daemon/store/store.go"
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(filepath.Join(root, store))
+	later := strings.Replace(string(source), "\nconst Schema = 1\n", "\nconst Schema = 2\n", 1)
+	if err != nil || later == string(source) {
+		t.Fatalf("%s does not say which schema it writes: %v", store, err)
+	}
+	overlay := fmt.Sprintf(`{"Replace":{%q:%q}}`, filepath.Join(root, store), filepath.Join(dir, "later.go"))
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "later.go"), []byte(later), 0o644),
+		os.WriteFile(filepath.Join(dir, "overlay.json"), []byte(overlay), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"1.0.0", "1.1.0", "2.0.0"} {
+		args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w -X main.buildVersion=" + version,
+			"-o", filepath.Join(dir, version, "lgpu")}
+		if version == "2.0.0" {
+			args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
+		}
+		build := exec.Command("go", append(args, "./cmd/lgpu")...)
+		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("lgpu %s: %v\n%s", version, err, out)
+		}
+	}
+	return dir
+}
+
+// onMachine runs a test of this binary on a machine of its own, with other variables in its environment.
+func onMachine(t *testing.T, test string, variables ...string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := exec.Command(self, "-test.run=^"+test+"$", "-test.v", "-test.timeout=8m")
-	c.Env = append(os.Environ(), variable)
+	c.Env = append(os.Environ(), variables...)
 	runtime.LockOSThread() // the machine ends with the thread that makes it
 	defer runtime.UnlockOSThread()
 	c.SysProcAttr = &syscall.SysProcAttr{
@@ -217,6 +256,13 @@ func furnish(t *testing.T) {
 		"bin/lgpu": "bin/lgpu", "share/tenant": "build/demo/tenant", "share/compute.ptx": "sim/kernels/compute.ptx",
 	} {
 		copyFile(t, filepath.Join(root, from), filepath.Join(work, "_usr_local", name))
+	}
+	if from := os.Getenv("LGPU_WALK_VERSIONS"); from != "" {
+		for version, name := range map[string]string{"1.0.0": "bin", "1.1.0": "share/1.1.0", "2.0.0": "share/2.0.0"} {
+			to := filepath.Join(work, "_usr_local", name)
+			must("lay "+version, os.MkdirAll(to, 0o755))
+			copyFile(t, filepath.Join(from, version, "lgpu"), filepath.Join(to, "lgpu"))
+		}
 	}
 	for name, text := range map[string]string{"train": train, "serve": serve} {
 		must("lay "+name, os.WriteFile(filepath.Join(work, "_usr_local/bin", name), []byte(text), 0o755))
