@@ -2,9 +2,9 @@
 //
 //	tenant KERNELS.ptx [MIB]
 //
-// It allocates device memory until it is refused, or has so many MiB, and says how much it got. For each line of its input, a number of seconds,
-// it launches kernels without a pause for that long, and says how many and how long they took, timed by events. It needs the
-// kernel compute(u32 iterations, float *out).
+// It allocates device memory until it is refused, or has so many MiB, and says how much it got. For each line of its
+// input, a number of seconds, it launches kernels without a pause for that long, and says how many and how long they took,
+// timed by events. It needs the kernel compute(u32 iterations, float *out).
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
