@@ -3723,7 +3723,9 @@ func (x *PageReply) GetUrls() []string {
 }
 
 type StopRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only a daemon whose lgpus and groups nobody uses at the moment; else it is refused with EBUSY.
+	Unused        bool `protobuf:"varint,1,opt,name=unused,proto3" json:"unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3756,6 +3758,13 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *StopRequest) GetUnused() bool {
+	if x != nil {
+		return x.Unused
+	}
+	return false
 }
 
 type StopReply struct {
@@ -4534,8 +4543,9 @@ const file_lgpu_proto_rawDesc = "" +
 	"ChownReply\"\r\n" +
 	"\vPageRequest\"\x1f\n" +
 	"\tPageReply\x12\x12\n" +
-	"\x04urls\x18\x01 \x03(\tR\x04urls\"\r\n" +
-	"\vStopRequest\"\v\n" +
+	"\x04urls\x18\x01 \x03(\tR\x04urls\"%\n" +
+	"\vStopRequest\x12\x16\n" +
+	"\x06unused\x18\x01 \x01(\bR\x06unused\"\v\n" +
 	"\tStopReply\"\x82\x03\n" +
 	"\rAttachRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +

@@ -124,7 +124,7 @@ func (n *Daemon) pushAll() {
 
 // pushDirectory tells the policy of a directory. pushing is held.
 func (n *Daemon) pushDirectory(dir limits.Directory) {
-	p := dispatch.Params{Parent: dir.Parent, Gang: n.gangOf(dir), Max: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
+	p := dispatch.Params{Parent: dir.Parent, Gang: gangOf(n.tree, dir), Max: map[gpu.UUID]uint32{}, Min: map[gpu.UUID]uint32{}}
 	var mine []gpu.UUID
 	if record, known := n.lgpus.record(dir.ID); known {
 		mine = devicesOf(dir, record)
@@ -163,13 +163,13 @@ func (n *Daemon) pushDirectory(dir limits.Directory) {
 // gangOf is the name by which the policy knows the gang of a directory, empty for none. Gangs are those of an owner, the
 // one of the topmost directory above that is given to somebody: everybody may choose any name, and what is in a gang has
 // a say in when all in it have their devices. All that was given to nobody is the administrators', with gangs of theirs.
-func (n *Daemon) gangOf(dir limits.Directory) string {
+func gangOf(tree *limits.Tree, dir limits.Directory) string {
 	if dir.Gang == "" {
 		return ""
 	}
 	owner, ok := "", true
-	for above := dir; ok; above, ok = n.tree.ByID(above.Parent) {
-		if above.UID != 0 && above.UID != n.tree.Rights().Owner || above.GID != 0 {
+	for above := dir; ok; above, ok = tree.ByID(above.Parent) {
+		if above.UID != 0 && above.UID != tree.Rights().Owner || above.GID != 0 {
 			owner = fmt.Sprintf("%d:%d/", above.UID, above.GID)
 		}
 	}

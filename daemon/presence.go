@@ -62,12 +62,19 @@ func (p *presence) awaitIdle(ctx context.Context, period time.Duration) <-chan s
 }
 
 // leaveIfIdle decides to end if nobody needs the daemon. Someone who does is seen again at the end of the use.
-func (p *presence) leaveIfIdle() bool {
+func (p *presence) leaveIfIdle() bool { return p.leaveIf(func() bool { return p.users == 0 }) }
+
+// leaveIf decides to end if no lgpu is in use and another condition holds, which is asked for under mu.
+func (p *presence) leaveIf(also func() bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leaving = p.leaving || p.users == 0 && !p.daemon.lgpus.inUse() && p.daemon.containers.count.Load() == 0
+	p.leaving = p.leaving || also() && !p.daemon.lgpus.inUse() && p.daemon.containers.count.Load() == 0
 	return p.leaving
 }
+
+// LeaveIfUnused reports whether no lgpu is in use, by a process or a container. Then nobody can begin to use one any more:
+// the caller is to end Run.
+func (n *Daemon) LeaveIfUnused() bool { return n.presence.leaveIf(func() bool { return true }) }
 
 // used restarts the time to leaving. Whoever stops needing the daemon calls it.
 func (p *presence) used() {

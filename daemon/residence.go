@@ -463,7 +463,7 @@ func (r *residence) gang(id uint64) string {
 	if !ok {
 		return ""
 	}
-	return r.daemon.gangOf(dir)
+	return gangOf(r.daemon.tree, dir)
 }
 
 // open tells the gates which lgpus have their memory where they can use it. Called by keep with mu held.

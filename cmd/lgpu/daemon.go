@@ -205,7 +205,7 @@ Exit status: 0, also if none runs; 1 if it refuses this user.`,
 			defer conn.Close()
 			line := progress.Start(c.ErrOrStderr(), "waiting for the daemon's end")
 			defer line.Done()
-			return explain(stopDaemon(c.Context(), conn))
+			return explain(stopDaemon(c.Context(), conn, &api.StopRequest{}))
 		},
 	}
 	socketFlag(c)
@@ -234,13 +234,13 @@ func unreserve(socket string) error {
 }
 
 // stopDaemon ends a daemon and waits for its end.
-func stopDaemon(ctx context.Context, conn *api.Conn) error {
+func stopDaemon(ctx context.Context, conn *api.Conn, how *api.StopRequest) error {
 	pid := int(conn.Daemon.GetPid())
 	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil && err != unix.ESRCH {
 		return fmt.Errorf("watch daemon %d: %w", pid, err)
 	}
-	if _, err := conn.Stop(ctx, &api.StopRequest{}); err != nil && !errors.Is(err, api.ErrGone) {
+	if _, err := conn.Stop(ctx, how); err != nil && !errors.Is(err, api.ErrGone) {
 		return err
 	}
 	if process < 0 {
@@ -294,6 +294,9 @@ func (d *daemonOptions) run(c *cobra.Command) error {
 		answer(err)
 		if (errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrNewer)) && os.Getenv("NOTIFY_SOCKET") != "" {
 			return &exit{status: systemd.UnreadableState, err: err}
+		}
+		if own := (*exit)(nil); errors.As(err, &own) {
+			return own
 		}
 		return failed(err)
 	}
@@ -556,16 +559,27 @@ func (d *daemonOptions) serve(ctx context.Context, stop func(), config daemon.Co
 }
 
 // open opens the daemon. A daemon that was started by need waits for one that is leaving; it returns nil if another
-// serves.
+// serves. Any other one takes the place of one that was started by need, if that is in nobody's use.
 func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket string) (*daemon.Daemon, error) {
+	n, err := daemon.Open(config)
+	if !errors.Is(err, daemon.ErrRunning) {
+		return n, err
+	}
+	if !d.onDemand {
+		if err := relieve(ctx, socket, err); err != nil {
+			return nil, err
+		}
+	}
 	deadline := time.Now().Add(succession)
 	for {
 		n, err := daemon.Open(config)
-		if err == nil || !errors.Is(err, daemon.ErrRunning) || !d.onDemand || time.Now().After(deadline) {
+		if err == nil || !errors.Is(err, daemon.ErrRunning) || time.Now().After(deadline) {
 			return n, err
 		}
-		if conn, err := api.Dial(ctx, api.Options{Socket: socket}); err == nil {
-			return nil, conn.Close()
+		if d.onDemand {
+			if conn, err := api.Dial(ctx, api.Options{Socket: socket}); err == nil {
+				return nil, conn.Close()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -573,6 +587,28 @@ func (d *daemonOptions) open(ctx context.Context, config daemon.Config, socket s
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// relieve ends the daemon at socket if it was started by need and nobody uses its lgpus. Else it returns the error running
+// with which that daemon was found, or says what is to be done.
+func relieve(ctx context.Context, socket string, running error) error {
+	conn, err := api.Dial(ctx, api.Options{Socket: socket})
+	if errors.Is(err, api.ErrNoDaemon) { // it is about to begin, or to end
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", running, err)
+	}
+	defer conn.Close()
+	if conn.Daemon.GetIdleNs() == 0 {
+		return running
+	}
+	err = stopDaemon(ctx, conn, &api.StopRequest{Unused: true})
+	if errors.Is(err, syscall.EBUSY) {
+		return &exit{status: statusFailed, err: fmt.Errorf("%w, which a command has started; programs use its lgpus", running),
+			hint: "when they have ended, or to leave them to their limits: lgpu daemon stop"}
+	}
+	return err
 }
 
 // faces are what else the daemon shows itself by, and the addresses of the page for a user, nil where there is no page.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -73,6 +74,9 @@ A SHAPE is [COUNTx]MEMORY, then any of these, with commas between them:
 	return c
 }
 
+// oomScore says how soon the kernel ends this process where memory runs out; below zero it is spared.
+const oomScore = "/proc/self/oom_score_adj"
+
 // hardware is one lgpu sim.
 type hardware struct {
 	gpus, sms      int
@@ -91,6 +95,12 @@ func (h *hardware) serve() error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	if h.inherit != "" {
+		// systemd's daemon is spared where memory runs out. What holds the memory of programs is not.
+		if text, err := os.ReadFile(oomScore); err == nil && strings.HasPrefix(string(text), "-") {
+			if err := os.WriteFile(oomScore, []byte("0"), 0); err != nil {
+				log.Warn("the kernel spares this process where memory runs out", "error", err)
+			}
+		}
 		if err := sim.Inherited(ctx, h.inherit, h.shape, h.idle, log); err != nil {
 			return failed(err)
 		}

@@ -154,7 +154,10 @@ func (s *Server) Page(ctx context.Context, _ *api.PageRequest) (*api.PageReply, 
 }
 
 // Stop implements api.ControlServer.
-func (s *Server) Stop(ctx context.Context, _ *api.StopRequest) (*api.StopReply, error) {
+func (s *Server) Stop(ctx context.Context, r *api.StopRequest) (*api.StopReply, error) {
+	if r.GetUnused() && !s.daemon.LeaveIfUnused() {
+		return nil, withFailure(codes.FailedPrecondition, "programs use its lgpus", &api.Failure{Errno: int32(unix.EBUSY)})
+	}
 	s.log(ctx, "stop", "", nil)
 	s.options.Stop()
 	return &api.StopReply{}, nil

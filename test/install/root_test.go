@@ -105,44 +105,20 @@ func inRoot(t *testing.T, dir string) {
 	}
 }
 
-// enter makes the machine's root, with all changes in memory, this process's own. It makes the folder base for that.
+// enter makes a root like layOut's this process's own.
 func enter(t *testing.T, base string) {
 	t.Helper()
-	check := func(what string, err error) {
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
-	check("keep mounts private", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	check("make a folder", os.Mkdir(base, 0o755))
-	check("mount a tmpfs", unix.Mount("tmpfs", base, "tmpfs", 0, ""))
-	root := base + "/root"
-	for _, d := range []string{base + "/upper", base + "/work", root} {
-		check("make a folder", os.Mkdir(d, 0o755))
-	}
-	err := unix.Mount("overlay", root, "overlay", 0, "lowerdir=/,upperdir="+base+"/upper,workdir="+base+"/work")
-	check("mount an overlay over the root", err)
-	for _, d := range []string{"/run", "/dev", "/var/lib/lgpu"} {
-		if d == "/var/lib/lgpu" { // of this machine's own daemon
-			check("hide "+d, os.RemoveAll(root+d))
-			continue
-		}
-		check("mount "+d, unix.Mount("tmpfs", root+d, "tmpfs", 0, "mode=755"))
-	}
-	check("mount /proc", unix.Mount("proc", root+"/proc", "proc", 0, ""))
-	for _, device := range []string{"null", "zero", "urandom", "fuse"} {
-		from, to := "/dev/"+device, root+"/dev/"+device
-		if _, err := os.Stat(from); err != nil {
-			continue
-		}
-		check("make a file", os.WriteFile(to, nil, 0o666))
-		check("bind "+from, unix.Mount(from, to, "", unix.MS_BIND, ""))
-	}
-	check("make a folder", os.Mkdir(root+"/dev/shm", 0o777))
+	root := layOut(t, base)
 	here, err := os.Getwd()
-	check("find this folder", err)
-	check("change the root", unix.Chroot(root))
-	check("come back", os.Chdir(here))
+	if err == nil {
+		err = unix.Chroot(root)
+	}
+	if err == nil {
+		err = os.Chdir(here)
+	}
+	if err != nil {
+		t.Fatalf("change the root: %v", err)
+	}
 }
 
 // service is the daemon as the unit starts it: with its capabilities, and telling when it is ready.
@@ -202,7 +178,7 @@ func (s *service) stop(t *testing.T) {
 	s.manager.Close()
 }
 
-// program is one in an lgpu, which computes for a second when it is told to.
+// program is one in an lgpu, which computes for a moment when it is told to.
 type program struct {
 	*exec.Cmd
 	in  io.WriteCloser
@@ -247,7 +223,7 @@ func (p *program) expect(t *testing.T, format string, value any) {
 // works has the program compute, and reports if it cannot.
 func (p *program) works(t *testing.T, when string) {
 	t.Helper()
-	if _, err := fmt.Fprintln(p.in, 1); err != nil {
+	if _, err := fmt.Fprintln(p.in, "0.2"); err != nil {
 		t.Fatalf("%s: %v", when, err)
 	}
 	kernels := 0
