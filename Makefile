@@ -2,6 +2,7 @@
 # make test      every test that needs no GPU; under ten minutes
 # make demo      three tenants share a software GPU; prints a table of limits asked for and delivered
 # make demo-shmem  the PEs of a job pass numbers around inside a kernel, and from Python
+# make test-alerts  the alert rules in Prometheus, which fires one; a minute or two to build
 # make attack    a hostile tenant attacks the daemon beside honest ones; ten minutes, or SECONDS=60
 # make bench     the tables of docs/benchmarks.md; needs an NVIDIA GPU and PyTorch
 # make bench-shmem  lshmem beside NVSHMEM; needs two NVIDIA GPUs, nvcc, and NVSHMEM's Python package
@@ -180,6 +181,11 @@ kube:
 test-kube: build kube
 	test -x $(PLANE)/helm || printf '\n  NOT RUN: the tests with a real control plane, which is not built: make kube-control-plane\n\n' >&2
 	cd kube && $(GOTEST) -timeout 10m $$($(GO) list ./... | grep -v /e2e$$)
+
+# The alert rules in Prometheus, of which this builds what scrapes, stores and evaluates.
+.PHONY: test-alerts
+test-alerts: build
+	cd test/alerts && $(GOTEST) -timeout 10m .
 
 # Kubernetes' own programs, as released, for tests. Built without -trimpath, so that vet finds the same objects in the cache.
 PLANE := build/kube
