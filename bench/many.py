@@ -5,8 +5,8 @@
 
 Starts a daemon with page and metrics in a folder of its own, and so many programs on a software GPU, each in an lgpu of
 128 MiB with --compute, which compute without a pause. Prints, as a Markdown table: how long all took to start; how long
-lgpu ps, lgpu top, the page and the metrics take while they run (median and longest of 20); what the daemon takes of
-processors and memory; and the least, the median and the largest share that a tenant got.
+lgpu ps, lgpu top, the page and the metrics take while they run (median and longest of 20); and what the daemon takes of
+processors and memory.
 """
 import argparse
 import json
@@ -79,13 +79,13 @@ def main():
         while sum(len(l["processes"]) > 0 for l in json.loads(lgpu("ps", "--json"))["lgpus"]) < a.tenants:
             time.sleep(0.2)
         started = time.monotonic() - begin
+
         time.sleep(3)
         cpu, _ = used(daemon.pid)
         begin = time.monotonic()
         time.sleep(a.seconds)
         after, memory = used(daemon.pid)
         load = (after - cpu) / (time.monotonic() - begin)
-        seen = json.loads(lgpu("ps", "--json"))["lgpus"]
         address = lgpu("page").decode().split()[0]
         token = address.split("token=")[1]
 
@@ -104,10 +104,6 @@ def main():
         print("| page, all data | %s |" % timed(lambda: fetch("http://127.0.0.1:%d/api/state" % page)))
         print("| metrics | %s |" % timed(lambda: fetch("http://127.0.0.1:%d/metrics" % metrics)))
         print("\nAll had started after %.1f s. The daemon took %.0f %% of a processor and %.0f MB." % (started, load * 100, memory / 1e6))
-        shares = sorted(d["compute.stat"]["delivered"] for l in seen for d in l["devices"] if d["compute.stat"]["delivered"] is not None)
-        if shares:
-            print("Shares of the device's time, %%: least %.2f, median %.2f, most %.2f; %d tenants, together %.1f."
-                  % (shares[0], shares[len(shares) // 2], shares[-1], len(shares), sum(shares)))
     finally:
         for program in programs:
             program.kill()
