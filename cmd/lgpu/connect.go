@@ -136,6 +136,12 @@ func explainOptions(c *cobra.Command, err error) error {
 	return explain(err)
 }
 
+// noSuch ends the daemon's errors about a path that is none, and treeHint is what to do.
+const (
+	noSuch   = "there is no such group or lgpu"
+	treeHint = "lgpu ps --tree shows what there is"
+)
+
 // explain gives an error of the API the status and the hint that it ends lgpu with.
 func explain(err error) error {
 	var own *exit
@@ -150,6 +156,9 @@ func explain(err error) error {
 		call.Text = strings.TrimSuffix(call.Text, " ("+call.Errno.Error()+")")
 		// Without a device of any name it is the machine that lacks one.
 		lacks := call.Errno == syscall.ENODEV && call.Field == ""
+		if call.Errno == syscall.ENOENT && call.Field == "" && e.hint == "" && strings.HasSuffix(call.Text, noSuch) {
+			e.hint = treeHint
+		}
 		if wrong[call.Errno] && !lacks && !errors.Is(err, api.ErrNoDaemon) {
 			e.status = statusUsage
 		}

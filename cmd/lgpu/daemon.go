@@ -462,7 +462,9 @@ func (d *daemonOptions) rights(dir string) (limits.Rights, conf.Config, error) {
 	}
 	said, err := conf.Read(file)
 	if err == nil && d.file != "" {
-		_, err = os.Stat(file) // what was named is to be there
+		if _, err = os.Stat(file); err != nil { // what was named is to be there
+			err = fmt.Errorf("--config: %w", err)
+		}
 	}
 	if err != nil {
 		e := &exit{status: statusUsage, err: err}

@@ -232,7 +232,7 @@ func (e *energyReport) measure(ctx context.Context, conn *api.Conn, before energ
 	}
 	rows, found := e.rows(before, after, now, path)
 	if !found {
-		return nil, usage("lgpu ps --tree shows what there is", "%s: no such group or lgpu", path)
+		return nil, usage(treeHint, "%s: no such group or lgpu", path)
 	}
 	return rows, nil
 }

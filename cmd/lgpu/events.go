@@ -128,7 +128,7 @@ func (e *events) show(c *cobra.Command, args []string) error {
 	defer conn.Close()
 	stream, err := conn.Events(c.Context(), request)
 	if err != nil {
-		return explain(err)
+		return explainKinds(err)
 	}
 	for {
 		event, err := stream.Recv()
@@ -136,7 +136,7 @@ func (e *events) show(c *cobra.Command, args []string) error {
 			return nil
 		}
 		if err != nil {
-			return explain(err)
+			return explainKinds(err)
 		}
 		if err := e.print(c.OutOrStdout(), event); err != nil {
 			return failed(fmt.Errorf("write: %w", err))
@@ -157,4 +157,13 @@ func (e *events) print(out io.Writer, event *api.Event) error {
 	_, err := fmt.Fprintf(out, "%s  %-16s %-18s %s\n",
 		event.GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000 -0700"), event.GetKind(), where, text)
 	return err
+}
+
+// explainKinds is explain for a call in which kinds of events are named.
+func explainKinds(err error) error {
+	var call *api.Error
+	if errors.As(err, &call) && call.Field == "kinds" {
+		call.Text, call.Hint = "--kind: "+call.Reason, "kinds are such as oom, limit.changed, police"
+	}
+	return explain(err)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,6 +43,15 @@ func optionError(c *cobra.Command, err error) error {
 			}
 		})
 		hint = didYouMean("--", unknown.GetSpecifiedName(), names, hint)
+	}
+	var value *pflag.InvalidValueError
+	if errors.As(err, &value) { // a number or a time: those of ours say what is right themselves
+		cause := errors.Unwrap(err)
+		if of := value.GetFlag(); of.Value.Type() == "duration" {
+			return usage("times are such as 10s, 5m or 1h30m", "--%s %q: this is no time", of.Name, value.GetValue())
+		} else if cause != nil {
+			err = fmt.Errorf("--%s %q: %w", of.Name, value.GetValue(), cause)
+		}
 	}
 	return usage(hint, "%w", err)
 }

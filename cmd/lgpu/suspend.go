@@ -242,7 +242,7 @@ func (m *move) find(ctx context.Context, conn *api.Conn, s *api.Snapshot, args [
 			e := explain(err)
 			var own *exit
 			if errors.As(e, &own) && errors.Is(err, syscall.ENOENT) {
-				own.hint = didYouMean("", p, known, "lgpu ps --tree shows what there is")
+				own.hint = didYouMean("", p, known, treeHint)
 			}
 			return nil, e
 		}
