@@ -134,8 +134,9 @@ type seat struct {
 	device  schedule.Device
 	clients []*client
 	phase   phase
-	until   int64 // of the open grant
+	until   int64 // of the open grant, like the next two
 	wanted  bool
+	beside  bool
 	opened  int64  // when, ns
 	busy    int64  // Busy then
 	closed  int64  // when it was told to close, ns; 0: it was not told
@@ -584,13 +585,13 @@ func (r *Runner) carryOut(t int64, s *seat, d schedule.Decision) {
 	case schedule.Open:
 		r.stats.Grants++
 		s.enter(t, open)
-		s.until, s.wanted = d.Until, d.Wanted
+		s.until, s.wanted, s.beside = d.Until, d.Wanted, d.Beside
 		s.opened, s.busy, s.closed = t, r.busy(s), 0
 		r.ended(t, s, false) // the client that wanted may have died
 	case schedule.Extend:
 		wasFree := s.phase == free
 		s.enter(t, open)
-		s.until, s.wanted = d.Until, d.Wanted
+		s.until, s.wanted, s.beside = d.Until, d.Wanted, d.Beside
 		if wasFree {
 			s.opened, s.busy, s.closed = t, r.busy(s), 0
 		}
@@ -660,9 +661,9 @@ func (r *Runner) tell(s *seat, c *client) {
 	}
 	if r.devices[s.device].preempt {
 		m.Flags |= protocol.FlagPatient
-		if !s.wanted && r.crowd(s.device) > 1 {
-			m.Flags |= protocol.FlagNoted
-		}
+	}
+	if s.beside {
+		m.Flags |= protocol.FlagNoted
 	}
 	if m != c.told {
 		c.told = m

@@ -36,9 +36,9 @@ func (x *seat) decide(kind Kind) {
 
 // tell adds a decision that has the terms of a seat's grant.
 func (x *seat) tell(kind Kind, until int64) {
-	x.sentUntil, x.sentWanted, x.sentEnds = until, x.wanted(), x.job.ends
+	x.sentUntil, x.sentWanted, x.sentEnds, x.sentBeside = until, x.wanted(), x.job.ends, beside(x)
 	x.decisions = append(x.decisions, Decision{
-		Kind: kind, ID: x.entity.id, Device: x.dev.id, Until: until, Wanted: x.sentWanted,
+		Kind: kind, ID: x.entity.id, Device: x.dev.id, Until: until, Wanted: x.sentWanted, Beside: x.sentBeside,
 	})
 }
 

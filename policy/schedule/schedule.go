@@ -152,9 +152,9 @@ type Params struct {
 type Kind uint8
 
 const (
-	// Open the seat's gate: a grant begins. Until and Wanted as in Decision.
+	// Open the seat's gate: a grant begins. Until, Wanted and Beside as in Decision.
 	Open Kind = iota + 1
-	// Extend an open grant: Until and Wanted replace the ones before. Until may also be lower than it was, when a
+	// Extend an open grant: Until, Wanted and Beside replace the ones before. Until may also be lower than it was, when a
 	// maximum was lowered. It also ends Free: the gate stays open, but keeps accounts from now on.
 	Extend
 	// Close the gate; report Closed once drained. Seats that have closed by themselves and are draining get it too.
@@ -183,6 +183,7 @@ type Decision struct {
 	Device Device
 	Until  int64 // Open, Extend: the grant is over when Busy, with the work in flight, reaches it
 	Wanted bool  // Open, Extend: others wait, so an idle seat must not keep the device
+	Beside bool  // Open, Extend: others use the device at the same time; what is charged does not hang on the seat's Busy
 	Slice  int64 // Slice: of the hardware, ns; 0: the driver's own
 }
 

@@ -50,6 +50,7 @@ type seat struct {
 	// The terms of the grant, and the slice's end, as last told.
 	sentUntil  int64
 	sentWanted bool
+	sentBeside bool
 	sentEnds   int64
 
 	drain   int64 // how long it usually drains beyond a slice
@@ -277,13 +278,13 @@ func (x *seat) extend(all bool) {
 		return
 	}
 	until := x.allowance()
-	wanted := x.wanted()
-	if wanted == x.sentWanted && x.job.ends == x.sentEnds && !all {
+	wanted, same := x.wanted(), beside(x) == x.sentBeside
+	if wanted == x.sentWanted && same && x.job.ends == x.sentEnds && !all {
 		if wanted || max(until, x.sentUntil)-min(until, x.sentUntil) < x.dev.options.Quantum/4 {
 			return
 		}
 	}
-	if until == x.sentUntil && wanted == x.sentWanted {
+	if until == x.sentUntil && wanted == x.sentWanted && same {
 		x.sentEnds = x.job.ends
 		return
 	}
@@ -292,6 +293,11 @@ func (x *seat) extend(all bool) {
 
 // wanted reports whether the seat must not keep its grant without work. A guest may: it is in nobody's way then.
 func (x *seat) wanted() bool { return x.dev.pressed && !x.guest }
+
+// beside reports whether others use the device at the same time as a seat. Then it is charged what the hardware notes, as a
+// guest, or by the clock, if guests come in its turn. While nobody else has work it is charged by its Busy, and where others
+// wait for the end of its turn, that ends by it.
+func beside(x *seat) bool { return x.dev.options.Preempt && !x.wanted() && x.dev.accompanied(x) }
 
 // seepAt is when a seat's next launch is let through, if it is; otherwise when to look at that again, in the future.
 func (x *seat) seepAt() (int64, bool) {

@@ -84,3 +84,58 @@ func TestNothingIsNoted(t *testing.T) {
 		t.Errorf("at a cap of 30 %% it had the device for %d ms of %d", got/ms, now/ms)
 	}
 }
+
+// Whose account may be coarse is told so while others use the device too, and only then: an lgpu that merely is there does not
+// count, as nobody's work is noted for as long as it has none.
+func TestBeside(t *testing.T) {
+	const most = Whole * 40 / 100
+	s := New(Options{Preempt: true})
+	for id := range ID(2) {
+		if err := s.Set(0, id+1, Params{Max: map[Device]uint32{0: most}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Attach(0, id+1, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var busy, until, noted [3]int64
+	var open, beside [3]bool
+	wants := func(id ID, now int64) bool { return id == 1 || now/second == 0 || now/second == 3 }
+	for now := int64(0); now < 4*second; now += ms {
+		var ran []Ran
+		for id := ID(1); id <= 2; id++ {
+			switch {
+			case open[id] && wants(id, now) && now/ms%2 == int64(id)%2: // each uses half of it
+				busy[id], noted[id] = busy[id]+ms, noted[id]+ms
+			case !open[id] && wants(id, now):
+				s.Want(now, id, 0, busy[id])
+			}
+			if open[id] && (busy[id] >= until[id] || !wants(id, now)) {
+				open[id] = false
+				s.Closed(now, id, 0, busy[id], wants(id, now))
+			}
+			s.Progress(now, id, 0, busy[id])
+			ran = append(ran, Ran{ID: id, Total: noted[id]})
+		}
+		if now%(10*ms) == 0 {
+			s.Measured(now, 0, ran)
+		}
+		s.Tick(now)
+		for _, d := range s.Decisions() {
+			switch d.Kind {
+			case Open, Extend:
+				open[d.ID], until[d.ID], beside[d.ID] = true, d.Until, d.Beside
+			case Close:
+				if open[d.ID] {
+					open[d.ID] = false
+					s.Closed(now, d.ID, 0, busy[d.ID], wants(d.ID, now))
+				}
+			}
+		}
+		if part := now % second; part == second/2 && now/second != 1 { // in the second one it is still company for a while
+			if want := now/second != 2; beside[1] != want {
+				t.Errorf("after %d ms it was told %v", now/ms, beside[1])
+			}
+		}
+	}
+}
