@@ -109,6 +109,10 @@ func (t *tenant) complete() bool {
 // coming reports whether a tenant has been chosen and waits for the rest of its memory.
 func (t *tenant) coming() bool { return t.in && !t.ready }
 
+// works reports whether a tenant computes, or wants to, by its place. One that has a place and no work only has its gate open
+// until its memory is to leave: it waits for nothing.
+func (t *tenant) works() bool { return t.ranked && t.Idle < brief }
+
 // takesTurns reports whether a tenant computes, or wants to.
 func (t *tenant) takesTurns() bool { return t.in || t.Waits || t.ranked }
 
@@ -179,7 +183,7 @@ func (g *planning) reduce() {
 func (g *planning) waiting() []*tenant {
 	var all, others []*tenant
 	for _, t := range g.tenants {
-		wants := t.coming() || t.Waits || t.ranked && !t.in
+		wants := t.coming() || t.Waits || t.works() && !t.in
 		switch {
 		case !wants || t.in && t.complete():
 			t.asked = time.Time{}

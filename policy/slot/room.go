@@ -128,8 +128,10 @@ func (g *planning) farther(a, b *tenant) int {
 		return cmp.Compare(b.position, a.position)
 	case a.position >= 0 || b.position >= 0:
 		return cmp.Compare(a.position, b.position)
-	case a.ranked && b.ranked:
+	case a.works() && b.works():
 		return before(b.place, a.place)
+	case a.works() || b.works():
+		return first(b.works(), a.works())
 	}
 	return cmp.Or(cmp.Compare(b.expected, a.expected), cmp.Compare(g.pauseOf(b), g.pauseOf(a)))
 }

@@ -49,6 +49,8 @@ type guest struct {
 	worked   time.Time     // it last had work
 	ran      time.Duration
 	vt       float64 // seconds by weight, with the swaps that it was the cause of
+	keeps    bool    // its gate stays open without work, until its memory is to leave
+	open     int     // ticks until it is closed then
 	load     func(g *guest, w *world)
 }
 
@@ -93,7 +95,7 @@ func (w *world) state() State {
 		}
 	}
 	for _, g := range w.guests {
-		if g.work != 0 {
+		if g.work != 0 || g.open > 0 {
 			s.Order = append(s.Order, Place{ID: g.id, Lead: seconds(g.vt - first[g.device])})
 		}
 	}
@@ -138,6 +140,7 @@ func (w *world) step(t testing.TB) {
 	w.settle()
 	w.check(t)
 	w.now = w.now.Add(w.tick)
+	w.gates()
 	w.move()
 	w.compute()
 }
@@ -153,6 +156,21 @@ func (w *world) join(g *guest) {
 	}
 	if any {
 		g.vt = max(g.vt, least)
+	}
+}
+
+// gates has gates open and close.
+func (w *world) gates() {
+	const closing = 3 // ticks
+	for _, g := range w.guests {
+		switch {
+		case !g.keeps:
+		case w.plan.In[g.id] && g.work != 0:
+			g.open = closing
+		case !w.plan.In[g.id] && g.open > 0:
+			g.open--
+			w.changed = true
+		}
 	}
 }
 

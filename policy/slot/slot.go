@@ -67,7 +67,7 @@ const (
 	steps     = 48 // and levels change by this part of the room,
 	leastStep = 64 << 10
 	again     = 50 * time.Millisecond // until the order is looked at again
-	brief     = 20 * time.Millisecond // without work, after which who is known for long pauses gives way
+	brief     = 20 * time.Millisecond // without work, after which who is known for long pauses gives way, and nobody waits
 )
 
 // Part is what a tenant has of a device, in bytes.
@@ -109,7 +109,9 @@ type Place struct {
 type State struct {
 	Room    map[Device]uint64 // bytes of each device that there are for all tenants together
 	Tenants []Tenant
-	Order   []Place // of those that compute or wait, who goes first first; others wait by Since, after these
+	// Order has those that compute or wait, who goes first first; others wait by Since, after these. One that has had no work
+	// for a while may be in it.
+	Order []Place
 }
 
 // Plan is what is to be done.
