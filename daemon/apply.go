@@ -50,6 +50,7 @@ func (n *Daemon) apply(c limits.Change) {
 	}
 	n.pushing.Unlock()
 	n.announceChange(c)
+	n.residence.look() // a budget may be another one
 	n.containers.notice()
 	if len(c.Removed) > 0 {
 		n.lgpus.notice(c.Removed...)

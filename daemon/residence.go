@@ -152,6 +152,41 @@ func (r *residence) need(h holder, device int, level uint64) {
 	})
 }
 
+// Fixed implements tenant.ResidenceHandler.
+func (r *residence) Fixed(h *tenant.Holder, device int, m protocol.Message) { r.fixed(h, device, m) }
+
+func (r *residence) fixed(h holder, device int, m protocol.Message) {
+	r.post(func(now time.Time) {
+		of := r.holders[h]
+		if of == nil {
+			return
+		}
+		uuid := of.devices[device].uuid
+		bytes := min(m.Value, r.ceiling(of.id.LGPU, uuid))
+		answer := protocol.Message{Kind: protocol.Keep, Flags: protocol.FlagFixed, ID: m.ID}
+		if unfit, budget, is := r.policy.Spoils(of.id, uuid, bytes); is && m.ID != 0 {
+			answer.Flags |= protocol.FlagRefused
+			r.keepOut(of, uuid, unfit, budget)
+		} else {
+			r.policy.Fixed(now, of.id, uuid, bytes)
+		}
+		if m.ID != 0 {
+			of.Send(device, answer)
+		}
+	})
+}
+
+// ceiling is the most that an lgpu can have of a device, whatever its clients say.
+func (r *residence) ceiling(id uint64, uuid gpu.UUID) uint64 {
+	for _, d := range r.daemon.inventory.present() {
+		if dir, ok := r.daemon.tree.ByID(id); ok && d.UUID == uuid {
+			gets, _ := dir.Device(d.Identity())
+			return gets.MemoryMax.Or(d.Memory)
+		}
+	}
+	return 0
+}
+
 // Kept implements tenant.ResidenceHandler.
 func (r *residence) Kept(h *tenant.Holder, device int, m protocol.Message, store int) {
 	r.said(h, device, m, store)

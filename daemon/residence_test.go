@@ -427,3 +427,51 @@ func TestClientThatDoesNotDrain(t *testing.T) {
 	}
 	b.awaitLevel(func(level uint64) bool { return level == 3<<30 })
 }
+
+// A context with which another lgpu could not come back is refused, with the reason, as is one that the budget has no room
+// for at all; a client's word counts up to what it may have.
+func TestContextThatSpoils(t *testing.T) {
+	r, _, b := rivals(t, "4GiB")
+	events := r.events(t)
+	asks := func(f *fakeHolder, bytes uint64) uint32 {
+		t.Helper()
+		r.residence.fixed(f, 0, protocol.Message{ID: 7, Value: bytes})
+		m := f.await(protocol.Keep)
+		for m.Flags&protocol.FlagFixed == 0 { // a level
+			m = f.await(protocol.Keep)
+		}
+		if m.ID != 7 || m.Value != 0 {
+			t.Errorf("%+v", m)
+		}
+		return m.Flags &^ protocol.FlagFixed
+	}
+	if flags := asks(b, 1<<30); flags != 0 {
+		t.Error("one that fits is refused")
+	}
+	if flags := asks(b, 1<<30+1); flags != protocol.FlagRefused {
+		t.Error("one that does not fit is let in")
+	}
+	e := events.await(t, ResidenceFailed)
+	for _, part := range []string{"of /n was refused a context", "with which /m could not come back", "memory.budget of the device is 4 GiB"} {
+		if e.Path != "/n" || !strings.Contains(e.Text, part) {
+			t.Errorf("%s: the event %q does not say %q", e.Path, e.Text, part)
+		}
+	}
+	r.write(t, "/", "memory.budget", "512MiB")
+	third := r.holds(t, AttachSpec{Path: "/o", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
+	r.write(t, "/o", "memory.max", "1GiB")
+	c := r.client(t, third, nil)
+	r.residence.need(c, 0, 0)
+	if flags := asks(c, 1<<40); flags != protocol.FlagRefused {
+		t.Error("a budget that is too small for a context has room for it")
+	}
+	for { // those of the others come before it
+		e := events.await(t, ResidenceFailed)
+		if e.Path == "/o" {
+			if !strings.Contains(e.Text, "which has no room for it: memory.budget of the device is 512 MiB, and") || !strings.Contains(e.Text, " 2 GiB ") {
+				t.Errorf("%q", e.Text)
+			}
+			break
+		}
+	}
+}

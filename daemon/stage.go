@@ -172,6 +172,19 @@ func (r *residence) refuse(of *holding, uuid gpu.UUID) {
 	})
 }
 
+// keepOut makes an event of a client whose context would leave too little for an lgpu. Called by keep with mu held.
+func (r *residence) keepOut(of *holding, uuid gpu.UUID, unfit, budget uint64) {
+	path, why := r.daemon.pathOf(of.id.LGPU), "which has no room for it"
+	if unfit != of.id.LGPU {
+		why = "with which " + r.daemon.pathOf(unfit) + " could not come back there any more"
+	}
+	r.daemon.journal.emit(Event{
+		Kind: ResidenceFailed, Path: path, ID: of.id.LGPU, Device: &uuid, PID: of.peer.PID, UID: of.peer.UID,
+		Text: fmt.Sprintf("process %d (%s) of %s was refused a context on device %s, %s: %s",
+			of.peer.PID, of.peer.Comm, path, uuid.Short(), why, r.tooSmall(uuid, budget)),
+	})
+}
+
 // unfit reports whether an lgpu whose memory is away cannot come back to a device, and the budget with which it could.
 // Called with mu held.
 func (r *residence) unfit(id uint64, uuid gpu.UUID) (budget uint64, is bool) {

@@ -400,9 +400,10 @@ func TestCopiesOnDisk(t *testing.T) {
 	}
 }
 
-// Where the disk has no room either, suspending is refused with the reason, which names the budget and the disk, and the
-// program goes on: it is not even stopped, as a kernel that does not end shows.
-func TestDiskIsFull(t *testing.T) {
+// Host memory is gone while programs run: what has copies already has them still. Where the disk has no room either,
+// suspending is refused with the reason, which names the budget and the disk, and the program goes on: it is not even
+// stopped, as a kernel that does not end shows.
+func TestHostIsFull(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount a small file system")
 	}
@@ -411,8 +412,15 @@ func TestDiskIsFull(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { unix.Unmount(folder, unix.MNT_DETACH) })
-	p.must("set", "/", "host.budget=1MiB")
 	c := p.full("a")
+	c.expect("stepped 1", "step 1")
+	p.must("suspend", "/a")
+	p.must("set", "/", "host.budget=1MiB")
+	p.must("resume", "/a")
+	c.expect("stepped 1", "step 1")
+	p.must("suspend", "/a")
+	p.must("resume", "/a")
+	c.expect("hold CUDA_SUCCESS", "hold 4 %d", tideBlock)
 	c.expect("stepped 1", "step 1")
 	c.expect("spinning", "spin 6000")
 	p.refused(1, "host.budget has less than", "suspend", "--timeout", "5s", "/a")
@@ -424,34 +432,55 @@ func TestDiskIsFull(t *testing.T) {
 	p.must("resume", "/a")
 	c.expect("synced", "sync")
 	c.expect("stepped 1", "step 1")
-	c.expect("intact after 2 steps", "check")
+	c.expect("intact after 4 steps", "check")
+	p.must("set", "/", "host.budget=default")
+	p.must("suspend", "/a")
+	p.must("resume", "/a")
+	c.expect("intact after 4 steps", "check")
 	c.end()
 }
 
-// A kernel that does not end keeps memory on the device: suspending says so by name, and the program goes on.
+// A kernel that does not end keeps memory on the device: suspending says so by name, others wait, and the program goes on.
+// Once it has ended, the others have their turn.
 func TestKernelDoesNotEnd(t *testing.T) {
 	p := newPlace(t)
+	p.must("create", tideShape, "/keep")
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+tideAll/2)>>20))
 	c := p.full("a")
 	c.expect("stepped 1", "step 1")
 	c.expect("spinning", "spin 18000")
+	b := p.tide("b")
+	b.until("ready")
+	b.tell(fmt.Sprintf("hold %d %d", tideCount, tideBlock))
 	p.refused(1, "suspend /a: not done after 13s: /a on GPU-", "suspend", "--timeout", "13s", "/a")
+	p.failed("of /a on device GPU-", "its work does not end: a kernel runs, or a stream waits")
+	b.quiet("while the kernel runs")
 	p.must("resume", "/a")
 	c.expect("synced", "sync")
-	c.expect("stepped 1", "step 1")
+	b.until("hold CUDA_SUCCESS")
+	for _, o := range []*tenant{b, c} {
+		o.expect("stepped 1", "step 1")
+	}
 	c.expect("intact after 2 steps", "check")
+	b.expect("intact after 1 steps", "check")
+	b.end()
 	c.end()
+}
+
+// rounds is how often a test does something that takes long: seldom, and as often as is to be tried where LGPU_LONG is set.
+func rounds(usually, long int) int {
+	if os.Getenv("LGPU_LONG") != "" {
+		return long
+	}
+	return usually
 }
 
 // The daemon dies again and again, while memory is on its way or away, and each new one finds everything.
 func TestDaemonDiesAgainAndAgain(t *testing.T) {
-	rounds := 100
-	if testing.Short() {
-		rounds = 6
-	}
 	p := newPlace(t)
 	c := p.full("a")
 	c.expect("stepped 1", "step 1")
-	for i := range rounds {
+	for i := range rounds(8, 100) {
 		pid := p.daemon().Daemon.GetPid()
 		p.must("set", "/a", fmt.Sprintf("memory.suspend=%d", (i+1)%2))
 		if i%4 == 0 { // as the daemons before have left it, it may be anywhere
@@ -464,7 +493,7 @@ func TestDaemonDiesAgainAndAgain(t *testing.T) {
 	}
 	p.must("suspend", "/a")
 	if !p.suspended("/a", tideAll) {
-		t.Errorf("after %d daemons: %v", rounds, p.directory("/a"))
+		t.Errorf("after many daemons: %v", p.directory("/a"))
 	}
 	p.must("resume", "/a")
 	c.expect("stepped 1", "step 1")

@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,19 +32,15 @@ func (p *place) worker(name string) *worker {
 	return &worker{tenant: c, path: "/" + name}
 }
 
-// work has it step until stop is closed, or it has been killed.
-func (w *worker) work(stop <-chan struct{}, killed *atomic.Bool) {
+// work has it step until stop is closed, or it has ended.
+func (w *worker) work(stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
 			return
 		default:
 		}
-		if killed.Load() {
-			return
-		}
-		w.tell("step 2")
-		if !w.until0("stepped 2") {
+		if _, err := fmt.Fprintln(w.in, "step 2"); err != nil || !w.until0("stepped 2") {
 			return
 		}
 		w.steps.Add(2)
@@ -78,10 +75,10 @@ func TestTurns(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		all = append(all, p.worker(name))
 	}
-	stop, killed := make(chan struct{}), make([]atomic.Bool, len(all))
+	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	for i, w := range all {
-		wg.Go(func() { w.work(stop, &killed[i]) })
+	for _, w := range all {
+		wg.Go(func() { w.work(stop) })
 	}
 	moving := func() *worker {
 		var met *worker
@@ -114,11 +111,7 @@ func TestTurns(t *testing.T) {
 		}
 		return false
 	})
-	rounds := 10
-	if testing.Short() {
-		rounds = 2
-	}
-	for range rounds {
+	for range rounds(3, 100) {
 		moving()
 		pid := p.daemon().Daemon.GetPid()
 		if err := unix.Kill(int(pid), unix.SIGKILL); err != nil {
@@ -142,12 +135,11 @@ func TestTurns(t *testing.T) {
 	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+tideAll/2)>>20))
 	dies := moving()
 	var rest []*worker
-	for i, w := range all {
+	for _, w := range all {
 		if w != dies {
 			rest = append(rest, w)
 			continue
 		}
-		killed[i].Store(true)
 		unix.Kill(int(p.directory(w.path).GetClients()[0].GetPid()), unix.SIGKILL)
 	}
 	if s := dies.status(); s < 128 {
@@ -166,23 +158,39 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// What others keep on a device is not waited for: an allocation that would need it is refused, and an lgpu that took more
-// before they came says so until one of them has ended.
-func TestUnfit(t *testing.T) {
-	const contextSize = 18 << 20 // with a little that the program has beside its blocks
-	p := newPlace(t)
+// tight is three programs that take turns, of which the first has nearly all of memory.budget that the contexts of the
+// others leave. Their sizes are in MiB.
+func (p *place) tight() (a, b, c *tenant) {
+	p.t.Helper()
+	const most, small = 224, 18 // of the first one, rounded up as levels are; context and code of each of the others
 	p.must("create", tideShape, "/keep")
-	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", (tideAll+2*contextSize+6<<20)>>20), "slice.min=100ms", "slice.max=200ms")
-	a := p.full("a")
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", most+2*small+2), "slice.min=100ms", "slice.max=200ms")
+	a = p.full("a")
 	a.expect("stepped 1", "step 1")
-	var others []*tenant
-	for _, name := range []string{"b", "c"} {
-		o := p.tide(name)
+	b, c = p.tide("b"), p.tide("c")
+	for _, o := range []*tenant{b, c} {
 		o.until("ready")
 		o.expect("hold CUDA_SUCCESS", "hold 1 %d", tideBlock)
 		o.expect("stepped 1", "step 1")
-		others = append(others, o)
 	}
+	return a, b, c
+}
+
+// failed waits for events of memory that is not where it should be, whose text has all of these parts.
+func (p *place) failed(parts ...string) {
+	p.t.Helper()
+	p.wait(fmt.Sprintf("an event with %q", parts), func() bool {
+		text := strings.Join(strings.Fields(p.must("events", "--since", "1h", "--kind", "residence.failed")), " ")
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
+	})
+}
+
+// What others keep on a device is not waited for: an allocation that would need it is refused, and an lgpu that has more
+// than a lowered budget leaves it says so until one of the others has ended.
+func TestUnfit(t *testing.T) {
+	p := newPlace(t)
+	a, b, c := p.tight()
+	p.must("set", "/", "memory.budget=246MiB")
 	a.tell("step 1") // for which the others would have to give up more than they can
 	p.wait("that it says it is unfit", func() bool { return p.on("/a").GetState() == api.State_UNFIT })
 	if out := p.must("ps"); !strings.Contains(out, " unfit ") {
@@ -191,16 +199,41 @@ func TestUnfit(t *testing.T) {
 	if why := p.on("/a").GetResidenceFailure(); !strings.Contains(why, "would be needed") {
 		t.Errorf("the reason is %q", why)
 	}
-	p.wait("an event", func() bool {
-		return strings.Contains(p.must("events", "--since", "1h", "--kind", "residence.failed"), " cannot come back to device GPU-")
-	})
+	p.failed("/a cannot come back to device GPU-", "memory.budget of the device is 246 MiB")
 	a.quiet("while it is unfit")
-	others[0].expect("more CUDA_ERROR_OUT_OF_MEMORY", "more %d", tideAll)
-	others[0].expect("stepped 1", "step 1")
-	others[1].end()
+	b.expect("more CUDA_ERROR_OUT_OF_MEMORY", "more %d", tideAll)
+	b.expect("stepped 1", "step 1")
+	c.end()
 	a.until("stepped 1")
 	a.expect("intact after 2 steps", "check")
-	others[0].expect("intact after 2 steps", "check")
-	others[0].end()
+	b.expect("intact after 2 steps", "check")
+	b.end()
 	a.end()
+}
+
+// A program whose context would make another lgpu unfit is refused the context, with the reason; the others go on. So is one
+// for which the budget is too small.
+func TestContextThatSpoils(t *testing.T) {
+	p := newPlace(t)
+	a, b, c := p.tight()
+	late := func() {
+		t.Helper()
+		d := p.tide("d")
+		_, line := d.read("why it ends", func(line string) bool { return strings.HasSuffix(line, " CUDA_ERROR_OUT_OF_MEMORY") })
+		if s := d.status(); s != 1 || !strings.Contains(line, "CtxRetain") {
+			t.Errorf("status %d, %q", s, line)
+		}
+	}
+	late()
+	p.failed(" of /d was refused a context on device GPU-", "with which /a could not come back there any more: memory.budget")
+	for _, o := range []*tenant{a, b, c} {
+		o.expect("stepped 1", "step 1")
+		o.expect("intact after 2 steps", "check")
+		o.end()
+	}
+	p.must("set", "/", "memory.budget=8MiB")
+	late()
+	p.failed(" of /d was refused a context on device GPU-", "which has no room for it: memory.budget of the device is 8 MiB")
+	p.must("set", "/", "memory.budget=default")
+	p.full("d").end()
 }

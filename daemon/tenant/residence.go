@@ -16,6 +16,8 @@ type ResidenceHandler interface {
 	Joined(h *Holder, held []Held)
 	// Wanted: the client uses a device (level 0), or wants a level.
 	Wanted(h *Holder, device int, level uint64)
+	// Fixed: the client says what it has of a device that cannot leave it. With an ID it waits for a Keep with FlagFixed.
+	Fixed(h *Holder, device int, m protocol.Message)
 	// Kept: the client says what it has resident. store is a descriptor that came with it, or -1; it is closed when the
 	// call returns, and nothing about it has been checked.
 	Kept(h *Holder, device int, m protocol.Message, store int)
@@ -104,7 +106,11 @@ func (c *connection) residence(p packet) error {
 	if h == nil || !c.client.lgpu.managed(int(p.Device)) {
 		return fmt.Errorf("%w: kind %d of a device whose memory stays", errProtocol, p.Kind)
 	}
-	if p.Kind == protocol.Need {
+	switch {
+	case p.Kind == protocol.Need && p.Flags&protocol.FlagFixed != 0:
+		c.server.config.Residence.Fixed(h, int(p.Device), p.Message)
+		return nil
+	case p.Kind == protocol.Need:
 		c.server.config.Residence.Wanted(h, int(p.Device), p.Value)
 		return nil
 	}

@@ -38,6 +38,9 @@ func (r residenceHandler) Joined(h *Holder, held []Held) {
 func (r residenceHandler) Wanted(h *Holder, device int, level uint64) {
 	r.level(levelCall{what: "wanted", holder: h, device: device, level: level})
 }
+func (r residenceHandler) Fixed(h *Holder, device int, m protocol.Message) {
+	r.level(levelCall{what: "fixed", holder: h, device: device, m: m})
+}
 func (r residenceHandler) Kept(h *Holder, device int, m protocol.Message, store int) {
 	c := levelCall{what: "kept", holder: h, device: device, m: m}
 	var stat unix.Stat_t
@@ -104,6 +107,10 @@ func TestResidentMemory(t *testing.T) {
 	}
 	p.want("ok", "say %d 1 4096 %d", protocol.Need, protocol.FlagResident)
 	if c := d.awaitLevel("wanted"); c.level != 4096 {
+		t.Errorf("%+v", c)
+	}
+	p.want("ok", "say %d 1 100 %d", protocol.Need, protocol.FlagResident|protocol.FlagFixed)
+	if c := d.awaitLevel("fixed"); c.device != 1 || c.m.Value != 100 || c.holder != h {
 		t.Errorf("%+v", c)
 	}
 	h.Send(1, protocol.Message{Kind: protocol.Keep, Serial: 7, Value: 4096})

@@ -21,7 +21,7 @@ type town struct {
 	people  []*citizen
 	last    uint64 // LGPU given
 	budgets map[Device]uint64
-	counts  struct{ came, killed, moves, cut, refused, denied, unfit, silent, daemons, suspended int }
+	counts  struct{ came, keptOut, killed, moves, cut, refused, denied, unfit, silent, daemons, suspended int }
 	longest time.Duration // from asking to computing
 }
 
@@ -74,10 +74,9 @@ func (w *town) some(least, most time.Duration) time.Duration {
 	return least + time.Duration(w.r.Int64N(int64(most-least)))
 }
 
-// come is a new program, in a new lgpu.
-func (w *town) come() {
+// come is a new program, in a new lgpu. It goes again if there is no room for its contexts.
+func (w *town) come() (stays bool) {
 	w.last++
-	w.counts.came++
 	c := &citizen{
 		c: Client{LGPU: w.last}, fixed: w.r.Uint64N(2 * gibibyte), held: map[Device]uint64{}, had: map[Device]uint64{},
 		given: map[Device]uint64{}, there: map[Device]float64{}, order: map[Device]*Order{},
@@ -90,9 +89,17 @@ func (w *town) come() {
 	c.devices = devices
 	for _, d := range devices {
 		w.p.Need(w.now, c.c, d, 0)
+		if _, _, spoils := w.p.Spoils(c.c, d, c.fixed); spoils {
+			w.counts.keptOut++
+			w.p.Leave(c.c)
+			return false
+		}
+		w.p.Fixed(w.now, c.c, d, c.fixed)
 		w.more(c, d, c.fixed)
 	}
+	w.counts.came++
 	w.people = append(w.people, c)
+	return true
 }
 
 // more has a program ask for a level.
@@ -168,6 +175,7 @@ func (w *town) back(c *citizen) {
 	for _, d := range c.devices {
 		w.p.Need(w.now, c.c, d, 0)
 		w.p.Kept(w.now, c.c, d, 0, uint64(c.there[d]), 0)
+		w.p.Fixed(w.now, c.c, d, c.fixed)
 		w.p.Holds(c.c, d, c.held[d])
 		if c.held[d] > 0 {
 			w.p.Need(w.now, c.c, d, c.held[d])
@@ -383,8 +391,7 @@ func TestTwelveHours(t *testing.T) {
 				w.act(c)
 			}
 		}
-		for len(w.people) < people {
-			w.come()
+		for len(w.people) < people && w.come() {
 		}
 		if w.r.IntN(20000) == 0 {
 			w.daemon()

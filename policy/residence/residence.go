@@ -87,7 +87,7 @@ type seat struct {
 	resync bool      // it is to hear its level again
 	tells  bool      // it says how far its moves have come,
 	heard  time.Time // and did so last
-	fixed  uint64    // what stayed when all had to leave
+	fixed  uint64    // what stayed when all had to leave, or cannot leave by its own word
 	hidden uint64    // what it has by the driver's word, where that is more than it says
 }
 
@@ -195,6 +195,37 @@ func (p *Policy) Need(now time.Time, c Client, d Device, level uint64) {
 	l.ask(now)
 }
 
+// Fixed says that a client has so much of a device that cannot leave it; it wants at least that level.
+func (p *Policy) Fixed(now time.Time, c Client, d Device, bytes uint64) {
+	l := p.lgpu(c.LGPU)
+	s := l.seat(c, d)
+	s.fixed = max(s.fixed, bytes)
+	if bytes > s.Wanted {
+		s.Wanted = bytes
+		l.ask(now)
+	}
+}
+
+// Spoils reports whether, if a client has so much of a device that cannot leave it, an lgpu could not come back there any
+// more that could before, or the client's own could have nothing there. It returns that lgpu, and the budget in bytes with
+// which it could. Of one that is suspended the room has been given to others.
+func (p *Policy) Spoils(c Client, d Device, bytes uint64) (unfit, budget uint64, is bool) {
+	already := map[uint64]bool{}
+	for id := range p.lgpus {
+		_, already[id] = p.Unfit(id, d)
+	}
+	s := p.lgpu(c.LGPU).seat(c, d)
+	before := *s
+	defer func() { *s = before }()
+	s.fixed, s.Wanted = max(s.fixed, bytes), max(s.Wanted, bytes)
+	for _, id := range p.LGPUs() {
+		if budget, is := p.Unfit(id, d); is && !already[id] && !p.lgpus[id].suspended {
+			return id, budget, true
+		}
+	}
+	return 0, 0, false
+}
+
 // refuse says that what a client asked for will never be given. It wants again what it wanted before.
 func (p *Policy) refuse(s *seat) {
 	s.Wanted, s.answer = s.before, false
@@ -219,9 +250,9 @@ func (p *Policy) wanted(l *lgpu, d Device) (sum uint64) {
 	return sum
 }
 
-// stays is what others than an lgpu have of a device that is not known to be able to leave: lgpus without
-// memory.overcommit, and what has stayed when others were to leave. Those that have their turns with the lgpu want all of
-// theirs beside it.
+// stays is what others than an lgpu have of a device that is known not to be able to leave: lgpus without
+// memory.overcommit, what cannot leave by the word of others, and what has stayed when they were to leave. Those that have
+// their turns with the lgpu want all of theirs beside it.
 func (p *Policy) stays(l *lgpu, d Device) uint64 {
 	sum := p.devices[d].plain
 	for _, other := range p.lgpus {
@@ -232,7 +263,7 @@ func (p *Policy) stays(l *lgpu, d Device) uint64 {
 		default:
 			for _, s := range other.seats {
 				if s.Device == d {
-					sum = add(sum, min(s.fixed, s.Taken))
+					sum = add(sum, min(s.fixed, max(s.Taken, s.Wanted)))
 				}
 			}
 		}

@@ -432,6 +432,49 @@ func TestWhatStays(t *testing.T) {
 	}
 }
 
+// A context that would leave an lgpu unfit which was not is let in nowhere; what fits is. An lgpu that is suspended, and one
+// that is unfit already, keep nobody out.
+func TestSpoils(t *testing.T) {
+	m := newMachine(t, 100)
+	spoils := func(id, bytes, want uint64) {
+		t.Helper()
+		unfit, budget, is := m.p.Spoils(of(id), gpu, bytes)
+		if unfit != want || is != (want != 0) || is && budget <= m.p.devices[gpu].budget {
+			t.Errorf("%d of lgpu %d: %d, %d, %v; want %d", bytes, id, unfit, budget, is, want)
+		}
+	}
+	m.p.Fixed(m.now, of(1), gpu, 10)
+	m.need(1, 80)
+	spoils(2, 20, 0)
+	spoils(2, 21, 1)
+	m.p.Need(m.now, of(2), gpu, 0)
+	m.p.Fixed(m.now, of(2), gpu, 15) // it has no level yet
+	spoils(3, 5, 0)
+	spoils(3, 6, 1)
+	spoils(2, 20, 0)
+	m.settle()
+	m.want(map[uint64]uint64{1: 80, 2: 15})
+	spoils(2, 101, 1)
+	spoils(1, 86, 1) // its own
+	m.p.Suspend(m.now, 1, true)
+	spoils(3, 6, 0)
+	spoils(3, 75, 0)
+	spoils(3, 76, 2)
+	spoils(3, 1<<63, 2)
+	m.p.Suspend(m.now, 1, false)
+	m.p.SetDevice(gpu, 90, 0) // lgpu 1 is unfit
+	spoils(3, 6, 0)
+	spoils(3, 65, 0)
+	spoils(3, 66, 2)
+	m.p.SetDevice(gpu, 100, 0)
+	m.settle()
+	m.need(2, 90) // beside the 10 of lgpu 1, which are known though it never had to leave
+	m.need(2, 91)
+	if m.refused[of(2)] != 1 {
+		t.Errorf("refused: %v", m.refused)
+	}
+}
+
 // TestRandom: whatever happens, never is more given out than there is, and who could be served by turns is.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(60) {

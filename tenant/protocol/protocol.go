@@ -52,6 +52,13 @@
 // wants; it may wait as long as it takes for a Keep with that level or more. A Keep with FlagRefused says that it will
 // never come, and leaves the level as it is.
 //
+// A client that has made a context says Need with FlagResident and FlagFixed, an ID of its own, and how much of the device
+// it has now that cannot leave it by any means (contexts, code). It is answered at once, by a Keep with FlagFixed and that
+// ID, which is no level and has no answer; with FlagRefused if another lgpu could then never come back to the device, or
+// the client's own could have no memory there: so the client ends the context again. A daemon that does not know the flag
+// takes it for a level that is wanted, and a client that hears nothing for a second goes on. With an ID of 0, as after a
+// reconnect, it is no question and has no answer.
+//
 // A level is any amount. If it is less than what is resident, the client stops at its next launch or copy, and so much
 // leaves that no more than the level is resident; the client runs again once a level has room for all that it holds. A
 // level that is more than what is resident, and less than all, has so much come back as it has room for, and the client
@@ -206,12 +213,14 @@ const (
 	// FlagMore (Kept): the client has another file, which comes with the next Kept.
 	FlagMore
 	// FlagNoted (Open): others use the device at the same time, and the lgpu is charged by what the hardware notes of them
-	// and it. The client's own accounts may be coarse.
+	// and it, or by the clock. The client's own accounts may be coarse.
 	FlagNoted
 	// FlagMoving (Kept): a move goes on, and so much is resident by now.
 	FlagMoving
 	// FlagRejoin (Hello): was parked, and holds memory that it has to charge.
 	FlagRejoin
+	// FlagFixed (Need, with FlagResident): Value is what cannot leave the device. (Keep): the answer to that.
+	FlagFixed
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.
@@ -221,8 +230,9 @@ type Message struct {
 	Device  uint32 // index in Limits: Gate and after
 	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
-	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome; Serial of the Keep: Kept with FlagMoving
-	Serial  uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept, Halt, Halted
+	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome; Serial of the Keep: Kept with FlagMoving;
+	// of the client: Need with FlagFixed and its Keep
+	Serial uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept, Halt, Halted
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:
 	// bytes granted. Seep: launches. Gone: bytes. Refuse: errno. Slice: µs, 0 for the driver's own. Sliced: µs, the
 	// longest in force among the client's contexts on the device; 0: there is none, or it cannot be read. Keep, Kept:

@@ -160,6 +160,9 @@ void lgpu_arena_shares_context_ended(CUcontext context);
 
 // ---- contexts
 
+// lgpu_arena_context_fits is called when a context has been made and charged. False: it would take room from others that
+// they cannot do without, and is to be ended again.
+bool lgpu_arena_context_fits(const struct lgpu_state *s, int device);
 // lgpu_arena_context_ends is called before a context may end; lgpu_arena_context_ended once it has, and frees what was
 // allocated in it.
 void lgpu_arena_context_ends(CUcontext context);

@@ -23,6 +23,11 @@ void lgpu_arena_attached(struct lgpu_state *s)
 								.flags = (uint32_t)LGPU_LINK_FLAG_RESIDENT});
 }
 
+bool lgpu_arena_context_fits(const struct lgpu_state *s, int device)
+{
+	return !lgpu_managed || !lgpu_arena_wants(s, device) || lgpu_level_fixed(device);
+}
+
 void lgpu_arena_lost(void)
 {
 	if (lgpu_managed)
@@ -48,6 +53,7 @@ void lgpu_arena_found(void)
 			m.flags = 0;
 		}
 		lgpu_daemon_send_file(&m, memory >= 0 ? memory : disk);
+		lgpu_level_fixed_again(i);
 		__atomic_store_n(&l->asked, 0, __ATOMIC_RELEASE); // the new one has not heard it
 	}
 	lgpu_levels_found();

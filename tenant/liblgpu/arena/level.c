@@ -10,6 +10,7 @@
 // Levels are asked for in steps, so that small allocations do not ask each time.
 #define STEP (UINT64_C(32) << 20)
 #define ALONE (60 * LGPU_NANOS) // without a daemon, after which an allocation fails
+#define ANSWER LGPU_NANOS       // that is waited for where the daemon answers at once
 #define LESS LGPU_PAGE          // that the daemon is told of unasked
 #define STRIDE (UINT64_C(64) << 20) // of a move, after which the daemon is told
 
@@ -184,6 +185,55 @@ bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes)
 	return room;
 }
 
+// ---- what cannot leave
+
+static uint32_t asking;   // lock of who asks whether what cannot leave may stay
+static uint64_t question; // number of the last such question; changed with asking locked
+static uint64_t answer;   // twice the number of the last question that was answered, and 1 more if with no
+
+void lgpu_level_fixed_answer(uint64_t id, bool refused)
+{
+	store(&answer, 2 * id + refused);
+	tell();
+}
+
+// say_fixed says what cannot leave a device. With an id of 0 there is no answer.
+static bool say_fixed(int device, uint64_t id)
+{
+	return lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED, .device = (uint32_t)device,
+						       .flags = (uint32_t)(LGPU_LINK_FLAG_RESIDENT | LGPU_LINK_FLAG_FIXED),
+						       .id = id, .value = lgpu_overhead(device)});
+}
+
+void lgpu_level_fixed_again(int device)
+{
+	if (lgpu_overhead(device) != 0)
+		say_fixed(device, 0);
+}
+
+bool lgpu_level_fixed(int device)
+{
+	bool may = true;
+	lgpu_lock(&asking);
+	uint64_t id = ++question;
+	lgpu_daemon_listen();
+	bool waits = say_fixed(device, id);
+	for (int64_t now = lgpu_now(), end = now + ANSWER; waits && now < end; now = lgpu_now()) {
+		uint32_t seen = __atomic_load_n(&news, __ATOMIC_ACQUIRE);
+		uint64_t heard = load(&answer);
+		if (heard / 2 == id) {
+			may = heard % 2 == 0;
+			break;
+		}
+		lgpu_futex_wait(&news, seen, end - now);
+	}
+	lgpu_unlock(&asking);
+	if (!may)
+		lgpu_log(LGPU_LOG_WARN, "a context on device %d would leave others too little of memory.budget, or have none itself; "
+			 "out of memory; lgpu events says more", device);
+	return may;
+}
+
 // ---- the connection
 
 void lgpu_levels_lost(void)
@@ -221,6 +271,6 @@ void lgpu_levels_reset(void)
 {
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
 		lgpu_levels[i] = (struct lgpu_level){.value = 0};
-	news = connection = 0;
+	news = connection = asking = 0;
 	lost_at = 0;
 }

@@ -50,6 +50,10 @@ void lgpu_arena_keep(const struct lgpu_message *m)
 {
 	if (m->device >= LGPU_MAX_DEVICES || !lgpu_managed)
 		return;
+	if (m->flags & LGPU_LINK_FLAG_FIXED) {
+		lgpu_level_fixed_answer(m->id, m->flags & LGPU_LINK_FLAG_REFUSED);
+		return;
+	}
 	struct letter *l = &letters[m->device];
 	lgpu_lock(&letters_lock);
 	if (m->flags & LGPU_LINK_FLAG_REFUSED) {

@@ -313,6 +313,12 @@ void lgpu_level_refuse(int device, uint64_t value);
 void lgpu_level_need(const struct lgpu_state *s, int device);
 // lgpu_level_wait waits until bytes, which are charged already, may be resident. False: that will never be.
 bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes);
+// lgpu_level_fixed says what this process has of a device that cannot leave it, and returns whether it may stay there: also
+// true where no daemon says anything in time. lgpu_level_fixed_answer is the daemon's answer. lgpu_level_fixed_again only says
+// it, to a new daemon.
+bool lgpu_level_fixed(int device);
+void lgpu_level_fixed_again(int device);
+void lgpu_level_fixed_answer(uint64_t id, bool refused);
 // lgpu_level_kept answers a Keep, or says unasked (serial 0) what is resident. why is 0 where the Keep is met.
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why);
 // lgpu_level_moving tells the daemon what is resident while the move of a Keep goes on, if that is much more or less than it

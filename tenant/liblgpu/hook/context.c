@@ -108,7 +108,8 @@ static bool make_end(const struct making *m, CUcontext context)
 	}
 	if (m->free != 0 && lgpu_overhead_free_bytes(m->state, m->device, &now) && now < m->free)
 		seen = m->free - now;
-	return lgpu_overhead_context_made(m->state, m->device, seen) && lgpu_residence_context_made(context);
+	return lgpu_overhead_context_made(m->state, m->device, seen) && lgpu_arena_context_fits(m->state, m->device) &&
+	       lgpu_residence_context_made(context);
 }
 
 static CUresult created(const struct making *m, CUcontext *context, CUresult r)

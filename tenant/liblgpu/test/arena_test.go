@@ -132,6 +132,8 @@ func (k *keeper) hear(p *peer) {
 		switch {
 		case m.Kind == protocol.Gate:
 			p.conn.Write(protocol.Message{Kind: protocol.Free, Device: m.Device}.Append(nil))
+		case m.Kind == protocol.Need && m.Flags&protocol.FlagFixed != 0:
+			k.fixed(p, m)
 		case m.Kind == protocol.Need && m.Flags&protocol.FlagResident != 0:
 			k.needs <- m
 			k.answer(p, m)
@@ -149,6 +151,17 @@ func (k *keeper) answer(p *peer, m protocol.Message) {
 	} else if m.Value != 0 {
 		k.give(p, m)
 	}
+}
+
+// fixed answers a client that has made a context.
+func (k *keeper) fixed(p *peer, m protocol.Message) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	answer := protocol.Message{Kind: protocol.Keep, Device: m.Device, ID: m.ID, Flags: protocol.FlagFixed}
+	if k.most != 0 && m.Value > k.most {
+		answer.Flags |= protocol.FlagRefused
+	}
+	p.conn.Write(answer.Append(nil))
 }
 
 // give answers a Need. The caller has the lock.

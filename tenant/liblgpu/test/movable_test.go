@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/lgpu/lgpu/tenant/protocol"
 )
 
 // What the driver says of cuMemAlloc's memory holds for memory that moves.
@@ -109,4 +111,49 @@ func TestMovableStaleShowsOwn(t *testing.T) {
 	}
 	k.resume(0)
 	k.c.do("haunt")
+}
+
+// A context that the daemon has no room for is ended again, with what it took; the program goes on, and may make one later.
+func TestMovableContextRefused(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	k.c.do("alloc 3000")
+	before := k.used(0)
+	k.refuse(mib)
+	k.c.order("second")
+	k.c.wait("second: 2")
+	if used := k.used(0); used != before {
+		t.Errorf("%d bytes are on the device, and %d were before", used, before)
+	}
+	k.c.do("check")
+	k.refuse(0)
+	k.c.do("second")
+	k.suspend(0)
+	k.resume(0)
+	k.c.do("destroy")
+	k.c.do("check")
+}
+
+// A new daemon hears what cannot leave, and one that does not answer keeps nobody waiting.
+func TestMovableContextSaid(t *testing.T) {
+	k := managed(t, 1)
+	k.store(0, storeBytes)
+	p := k.restart()
+	fixed := func() protocol.Message {
+		t.Helper()
+		for {
+			if m, _ := p.read(); m.Kind == protocol.Need && m.Flags&protocol.FlagFixed != 0 {
+				return m
+			}
+		}
+	}
+	one := fixed()
+	if one.ID != 0 || one.Value < 16*mib {
+		t.Errorf("after a reconnect: %+v", one)
+	}
+	k.c.order("second")
+	if two := fixed(); two.ID == 0 || two.Value < one.Value+16*mib {
+		t.Errorf("with another context: %+v", two)
+	}
+	k.c.wait("second: 0")
 }
