@@ -21,7 +21,7 @@ func (p *peer) halt(serial uint64) {
 	p.d.t.Helper()
 	p.say(protocol.Message{Kind: protocol.Halt, Serial: serial, Value: uint64(patience)})
 	m, _ := p.read()
-	for m.Kind == protocol.Closed { // of the grant that it had
+	for m.Kind == protocol.Closed || m.Kind == protocol.Need { // of the grant that it had; of its memory
 		m, _ = p.read()
 	}
 	if m.Kind != protocol.Halted || m.Serial != serial || m.Value != 1 || m.Flags != 0 {
