@@ -142,12 +142,17 @@ func (r *residence) joined(h holder, before []tenant.Held) {
 }
 
 // Wanted implements tenant.ResidenceHandler.
-func (r *residence) Wanted(h *tenant.Holder, device int, level uint64) { r.need(h, device, level) }
+func (r *residence) Wanted(h *tenant.Holder, device int, level, least uint64) {
+	r.wanted(h, device, level, least)
+}
 
-func (r *residence) need(h holder, device int, level uint64) {
+func (r *residence) wanted(h holder, device int, level, least uint64) {
 	r.post(func(now time.Time) {
 		if of := r.holders[h]; of != nil {
 			r.policy.Need(now, of.id, of.devices[device].uuid, level)
+			if level != 0 {
+				r.policy.Least(of.id, of.devices[device].uuid, least)
+			}
 		}
 	})
 }

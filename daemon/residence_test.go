@@ -128,6 +128,11 @@ func (r *rig) client(t *testing.T, a *Attachment, before []tenant.Held) *fakeHol
 	return f
 }
 
+// need has a client say that it needs a level.
+func (r *rig) need(f *fakeHolder, device int, level uint64) {
+	r.residence.wanted(f, device, level, level)
+}
+
 func (r *rig) write(t *testing.T, path, file, text string) {
 	t.Helper()
 	if err := r.Tree().Write(path, file, text); err != nil {
@@ -142,8 +147,8 @@ func TestSuspendAndResume(t *testing.T) {
 		t.Error("programs do not learn that their memory can leave")
 	}
 	f := r.client(t, a, nil)
-	r.residence.need(f, 0, 0)
-	r.residence.need(f, 0, 3*mib)
+	r.need(f, 0, 0)
+	r.need(f, 0, 3*mib)
 	if m := f.await(protocol.Keep); m.Value != 3*mib || m.Flags != 0 {
 		t.Fatalf("%+v", m)
 	}
@@ -161,8 +166,8 @@ func TestSuspendAndResume(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	late := r.client(t, a, nil) // waits
-	r.residence.need(late, 0, 0)
-	r.residence.need(late, 0, mib)
+	r.need(late, 0, 0)
+	r.need(late, 0, mib)
 	if d := r.node(t, "/m").Devices[0]; d.Resident == nil || d.Evicted == nil {
 		t.Errorf("%+v", d)
 	}
@@ -174,7 +179,7 @@ func TestSuspendAndResume(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	events.await(t, LgpuResumed)
-	r.residence.need(f, 0, 1<<60)
+	r.need(f, 0, 1<<60)
 	if m := f.await(protocol.Keep); m.Flags != protocol.FlagRefused {
 		t.Errorf("more than there is: %+v", m)
 	}
@@ -192,7 +197,7 @@ func TestResidenceFails(t *testing.T) {
 	r, a := managedRig(t, Config{Patience: 50 * time.Millisecond})
 	events := r.events(t)
 	f := r.client(t, a, nil)
-	r.residence.need(f, 0, 2*mib)
+	r.need(f, 0, 2*mib)
 	f.await(protocol.Store)
 	f.answers(func(m protocol.Message) {
 		r.residence.said(f, 0, protocol.Message{Serial: m.Serial, Value: 2 * mib, Flags: protocol.FlagRefused,
@@ -213,7 +218,7 @@ func TestResidenceFails(t *testing.T) {
 	b := r.holds(t, AttachSpec{Path: "/silent", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
 	silent := r.client(t, b, nil)
 	silent.answers(nil)
-	r.residence.need(silent, 0, mib)
+	r.need(silent, 0, mib)
 	if e := events.await(t, ResidenceFailed); e.ID != b.ID || !strings.Contains(e.Text, "not answered") {
 		t.Errorf("%+v", e)
 	}
@@ -230,7 +235,7 @@ func TestCopiesBeyondBudget(t *testing.T) {
 	r, a := managedRig(t, Config{})
 	r.write(t, "/", "host.budget", "2MiB")
 	f := r.client(t, a, nil)
-	r.residence.need(f, 0, 8*mib)
+	r.need(f, 0, 8*mib)
 	m := f.await(protocol.Store)
 	if m.Flags == protocol.FlagPinned {
 		t.Errorf("beyond the budget: %+v", m)
@@ -241,12 +246,12 @@ func TestCopiesBeyondBudget(t *testing.T) {
 	// One that has begun in memory goes on to the disk, and a new daemon gets both files back.
 	r.write(t, "/", "host.budget", "5MiB")
 	f = r.client(t, a, nil)
-	r.residence.need(f, 0, 4*mib)
+	r.need(f, 0, 4*mib)
 	if m := f.await(protocol.Store); m.Value != 4*mib || m.Flags != protocol.FlagPinned {
 		t.Errorf("%+v", m)
 	}
 	memory := f.fd
-	r.residence.need(f, 0, 10*mib)
+	r.need(f, 0, 10*mib)
 	if m := f.await(protocol.Store); m.Value != 6*mib || m.Flags != 0 || f.fd == memory {
 		t.Errorf("%+v", m)
 	}
@@ -280,7 +285,7 @@ func TestResidenceRestarts(t *testing.T) {
 	a := r.holds(t, AttachSpec{Path: "/m", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true},
 		Launcher: limits.Author{PID: launcher.Process.Pid}})
 	f := r.client(t, a, nil)
-	r.residence.need(f, 0, 2*mib)
+	r.need(f, 0, 2*mib)
 	f.await(protocol.Store)
 	f.awaitNote(func(h tenant.Held) bool { return h.Stores[0].Number != 0 })
 	store := f.fd
@@ -299,7 +304,7 @@ func TestResidenceRestarts(t *testing.T) {
 		r = start(t, Config{Dir: dir, Reattach: time.Hour})
 		f = r.client(t, a, []tenant.Held{before})
 		r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, store)
-		r.residence.need(f, 0, 2*mib) // it waits, or has it
+		r.need(f, 0, 2*mib) // it waits, or has it
 		for {
 			if m := f.await(protocol.Keep); m.Value == level {
 				break
@@ -322,7 +327,7 @@ func TestResidenceRestarts(t *testing.T) {
 	r.write(t, "/m", "memory.suspend", "0")
 	f = r.client(t, a, []tenant.Held{before})
 	r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, fd)
-	r.residence.need(f, 0, 2*mib)
+	r.need(f, 0, 2*mib)
 	f.await(protocol.Store)
 	if now := f.held().Stores[0]; now == before.Stores[0] && f.fd < 0 {
 		t.Errorf("no file of its own: %+v", now)
@@ -342,7 +347,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		r.residence.said(f, 0, k, -1)
 	})
-	r.residence.need(f, 0, 8*mib)
+	r.need(f, 0, 8*mib)
 	if e := events.await(t, ResidenceFailed); !strings.Contains(e.Text, "disk") {
 		t.Errorf("%+v", e)
 	}
@@ -373,9 +378,9 @@ func rivals(t *testing.T, budget string) (r *rig, a, b *fakeHolder) {
 	second := r.holds(t, AttachSpec{Path: "/n", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
 	a, b = r.client(t, first, nil), r.client(t, second, nil)
 	for _, f := range []*fakeHolder{a, b} {
-		r.residence.need(f, 0, 0)
+		r.need(f, 0, 0)
 	}
-	r.residence.need(a, 0, 3<<30)
+	r.need(a, 0, 3<<30)
 	if m := a.await(protocol.Keep); m.Value != 3<<30 {
 		t.Fatalf("%+v", m)
 	}
@@ -393,7 +398,7 @@ func (f *fakeHolder) awaitLevel(ok func(uint64) bool) {
 func TestClientThatLies(t *testing.T) {
 	r, a, b := rivals(t, "4GiB")
 	events := r.events(t)
-	r.residence.need(b, 0, 3<<30)
+	r.need(b, 0, 3<<30)
 	b.awaitLevel(func(level uint64) bool { return level == 3<<30 }) // by a's word
 	r.gpus.SetFacts(a.devices[0], gpu.Facts{Processes: []gpu.Process{{PID: 1 << 30, Memory: 3 << 30}}})
 	e := events.await(t, ResidenceFailed)
@@ -418,7 +423,7 @@ func TestClientThatDoesNotDrain(t *testing.T) {
 		}
 		obey(m)
 	})
-	r.residence.need(b, 0, 3<<30)
+	r.need(b, 0, 3<<30)
 	if e := events.await(t, ResidenceFailed); e.Path != "/m" || !strings.Contains(e.Text, "its work does not end") {
 		t.Errorf("%+v", e)
 	}
@@ -461,7 +466,7 @@ func TestContextThatSpoils(t *testing.T) {
 	third := r.holds(t, AttachSpec{Path: "/o", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
 	r.write(t, "/o", "memory.max", "1GiB")
 	c := r.client(t, third, nil)
-	r.residence.need(c, 0, 0)
+	r.need(c, 0, 0)
 	if flags := asks(c, 1<<40); flags != protocol.FlagRefused {
 		t.Error("a budget that is too small for a context has room for it")
 	}

@@ -162,9 +162,9 @@ func TestTurns(t *testing.T) {
 // others leave. Their sizes are in MiB.
 func (p *place) tight() (a, b, c *tenant) {
 	p.t.Helper()
-	const most, small = 224, 18 // of the first one, rounded up as levels are; context and code of each of the others
+	const most, small = 212, 18 // of the first one; context and code of each of the others, of which 16 are the context
 	p.must("create", tideShape, "/keep")
-	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", most+2*small+2), "slice.min=100ms", "slice.max=200ms")
+	p.must("set", "/", fmt.Sprintf("memory.budget=%dMiB", most+2*small+4), "slice.min=100ms", "slice.max=200ms")
 	a = p.full("a")
 	a.expect("stepped 1", "step 1")
 	b, c = p.tide("b"), p.tide("c")
@@ -190,7 +190,7 @@ func (p *place) failed(parts ...string) {
 func TestUnfit(t *testing.T) {
 	p := newPlace(t)
 	a, b, c := p.tight()
-	p.must("set", "/", "memory.budget=246MiB")
+	p.must("set", "/", "memory.budget=240MiB")
 	a.tell("step 1") // for which the others would have to give up more than they can
 	p.wait("that it says it is unfit", func() bool { return p.on("/a").GetState() == api.State_UNFIT })
 	if out := p.must("ps"); !strings.Contains(out, " unfit ") {
@@ -199,7 +199,7 @@ func TestUnfit(t *testing.T) {
 	if why := p.on("/a").GetResidenceFailure(); !strings.Contains(why, "would be needed") {
 		t.Errorf("the reason is %q", why)
 	}
-	p.failed("/a cannot come back to device GPU-", "memory.budget of the device is 246 MiB")
+	p.failed("/a cannot come back to device GPU-", "memory.budget of the device is 240 MiB")
 	a.quiet("while it is unfit")
 	b.expect("more CUDA_ERROR_OUT_OF_MEMORY", "more %d", tideAll)
 	b.expect("stepped 1", "step 1")

@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/lgpu/lgpu/tenant/protocol"
@@ -14,8 +15,8 @@ type ResidenceHandler interface {
 	// Joined: the process is a client. held is what is known of one of the daemon before, for each device; nil of a new
 	// one.
 	Joined(h *Holder, held []Held)
-	// Wanted: the client uses a device (level 0), or wants a level.
-	Wanted(h *Holder, device int, level uint64)
+	// Wanted: the client uses a device (level 0), or wants a level, of which it needs the least now.
+	Wanted(h *Holder, device int, level, least uint64)
 	// Fixed: the client says what it has of a device that cannot leave it. With an ID it waits for a Keep with FlagFixed.
 	Fixed(h *Holder, device int, m protocol.Message)
 	// Kept: the client says what it has resident. store is a descriptor that came with it, or -1; it is closed when the
@@ -111,7 +112,7 @@ func (c *connection) residence(p packet) error {
 		c.server.config.Residence.Fixed(h, int(p.Device), p.Message)
 		return nil
 	case p.Kind == protocol.Need:
-		c.server.config.Residence.Wanted(h, int(p.Device), p.Value)
+		c.server.config.Residence.Wanted(h, int(p.Device), p.Value, cmp.Or(p.Extra, p.Value))
 		return nil
 	}
 	store := -1

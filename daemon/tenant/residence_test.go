@@ -35,7 +35,7 @@ func (r residenceHandler) level(c levelCall) {
 func (r residenceHandler) Joined(h *Holder, held []Held) {
 	r.level(levelCall{what: "joined", holder: h, held: held})
 }
-func (r residenceHandler) Wanted(h *Holder, device int, level uint64) {
+func (r residenceHandler) Wanted(h *Holder, device int, level, _ uint64) {
 	r.level(levelCall{what: "wanted", holder: h, device: device, level: level})
 }
 func (r residenceHandler) Fixed(h *Holder, device int, m protocol.Message) {

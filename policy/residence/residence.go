@@ -83,6 +83,7 @@ type seat struct {
 	most   uint64    // the highest level it has had
 	answer bool      // a Need waits for an order, whatever becomes of the level
 	before uint64    // what it wanted before that Need
+	least  uint64    // what it holds, or is about to: it may have asked for more at once than it needs; at most Wanted counts
 	retry  time.Time // before which nothing is asked of it again
 	resync bool      // it is to hear its level again
 	tells  bool      // it says how far its moves have come,
@@ -172,7 +173,7 @@ func (p *Policy) Lost(c Client) {
 // Restore says what a client of the daemon before had taken at most. It is taken until the client says Kept or has died.
 func (p *Policy) Restore(c Client, d Device, taken uint64) {
 	s := p.lgpu(c.LGPU).seat(c, d)
-	s.Level, s.Taken, s.Wanted, s.most, s.Resident = taken, taken, taken, taken, taken
+	s.Level, s.Taken, s.Wanted, s.most, s.Resident, s.least = taken, taken, taken, taken, taken, taken
 }
 
 // Need says that a client uses a device from now on (level 0), or wants a level.
@@ -186,7 +187,7 @@ func (p *Policy) Need(now time.Time, c Client, d Device, level uint64) {
 	if !s.answer {
 		s.before = s.Wanted
 	}
-	s.Wanted = level
+	s.Wanted, s.least = level, level
 	if p.never(l, s) {
 		p.refuse(s)
 		return
@@ -199,7 +200,7 @@ func (p *Policy) Need(now time.Time, c Client, d Device, level uint64) {
 func (p *Policy) Fixed(now time.Time, c Client, d Device, bytes uint64) {
 	l := p.lgpu(c.LGPU)
 	s := l.seat(c, d)
-	s.fixed = max(s.fixed, bytes)
+	s.fixed, s.least = max(s.fixed, bytes), max(s.least, bytes)
 	if bytes > s.Wanted {
 		s.Wanted = bytes
 		l.ask(now)
@@ -217,13 +218,22 @@ func (p *Policy) Spoils(c Client, d Device, bytes uint64) (unfit, budget uint64,
 	s := p.lgpu(c.LGPU).seat(c, d)
 	before := *s
 	defer func() { *s = before }()
-	s.fixed, s.Wanted = max(s.fixed, bytes), max(s.Wanted, bytes)
+	s.fixed, s.Wanted, s.least = max(s.fixed, bytes), max(s.Wanted, bytes), max(s.least, bytes)
 	for _, id := range p.LGPUs() {
 		if budget, is := p.Unfit(id, d); is && !already[id] && !p.lgpus[id].suspended {
 			return id, budget, true
 		}
 	}
 	return 0, 0, false
+}
+
+// Least says how much of what a client has just said that it needs it needs now.
+func (p *Policy) Least(c Client, d Device, bytes uint64) {
+	if l := p.lgpus[c.LGPU]; l != nil {
+		if s := l.find(c, d); s != nil {
+			s.least = min(bytes, s.Wanted)
+		}
+	}
 }
 
 // refuse says that what a client asked for will never be given. It wants again what it wanted before.
@@ -278,20 +288,28 @@ func (p *Policy) Unfit(id uint64, d Device) (budget uint64, is bool) {
 	if l == nil {
 		return 0, false
 	}
-	wanted := p.wanted(l, d)
-	if wanted == 0 {
+	needs := uint64(0)
+	for _, s := range l.seats {
+		if s.Device == d {
+			needs = add(needs, min(s.Wanted, s.least))
+		}
+	}
+	if needs == 0 {
 		return 0, false
 	}
-	budget = add(wanted, p.stays(l, d))
+	budget = add(needs, p.stays(l, d))
 	return budget, budget > device.budget
 }
 
 // Holds says what a client holds of a device, there or not: so much it wants back, even if it never asked for it, since
-// its level had room.
+// its level had room. While something is away it allocates nothing: then it is all that it wants.
 func (p *Policy) Holds(c Client, d Device, bytes uint64) {
 	if l := p.lgpus[c.LGPU]; l != nil {
 		if s := l.find(c, d); s != nil {
-			s.Wanted = max(s.Wanted, min(bytes, s.most))
+			bytes = min(bytes, s.most)
+			if s.Wanted, s.least = max(s.Wanted, bytes), max(s.least, bytes); s.Level < bytes && !s.answer {
+				s.Wanted, s.least = bytes, bytes
+			}
 		}
 	}
 }

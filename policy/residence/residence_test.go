@@ -468,11 +468,34 @@ func TestSpoils(t *testing.T) {
 	spoils(3, 66, 2)
 	m.p.SetDevice(gpu, 100, 0)
 	m.settle()
+	m.p.Need(m.now, of(1), gpu, 90)
+	m.p.Least(of(1), gpu, 80) // it has asked for some to spare, which it does not hold
+	m.settle()
+	spoils(2, 20, 0)
+	spoils(2, 21, 1)
 	m.need(2, 90) // beside the 10 of lgpu 1, which are known though it never had to leave
 	m.need(2, 91)
 	if m.refused[of(2)] != 1 {
 		t.Errorf("refused: %v", m.refused)
 	}
+}
+
+// What a client has asked for to spare and does not hold is not waited for, once all has left the device.
+func TestToSpare(t *testing.T) {
+	m := newMachine(t, 100)
+	m.need(1, 96)
+	m.p.Least(of(1), gpu, 80)
+	m.p.Suspend(m.now, 1, true)
+	orders, _ := m.p.Settle(m.now, m.view())
+	if len(orders) != 1 {
+		t.Fatalf("%+v", orders)
+	}
+	m.p.Holds(of(1), gpu, 80)
+	m.p.Kept(m.now, of(1), gpu, orders[0].Serial, 0, 0)
+	m.need(2, 20)
+	m.p.Suspend(m.now, 1, false)
+	m.settle()
+	m.want(map[uint64]uint64{1: 80, 2: 20})
 }
 
 // TestRandom: whatever happens, never is more given out than there is, and who could be served by turns is.

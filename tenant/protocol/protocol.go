@@ -46,11 +46,11 @@
 // # Memory that can leave the device
 //
 // A client of an lgpu with memory.overcommit says at the start, for each device that it uses, Need with FlagResident and
-// Value 0. From then on it holds no more of its device's memory resident than the Value of the latest Keep for that
-// device (a level: of this client alone, 0 until the first Keep). What it can move is moved; what it cannot (contexts,
-// code, arrays, memory given away) counts too. A client that wants more says Need with FlagResident and the level it
-// wants; it may wait as long as it takes for a Keep with that level or more. A Keep with FlagRefused says that it will
-// never come, and leaves the level as it is.
+// Value 0. From then on it holds no more of its device's memory resident than the Value of the latest Keep for that device
+// (a level: of this client alone, 0 until the first Keep). What it can move is moved; what it cannot (contexts, code,
+// arrays, memory given away) counts too. A client that wants more says Need with FlagResident and the level it wants, and
+// in Extra what of it it needs now; it may wait as long as it takes for a Keep with that level or more. A Keep with
+// FlagRefused says that it will never come, and leaves the level as it is.
 //
 // A client that has made a context says Need with FlagResident and FlagFixed, an ID of its own, and how much of the device
 // it has now that cannot leave it by any means (contexts, code). It is answered at once, by a Keep with FlagFixed and that
@@ -239,7 +239,7 @@ type Message struct {
 	// bytes that may be, and are, resident. Store: bytes that the file has. Halt: ns that it may take; 0: go on. Halted:
 	// that of the Halt; with WhyMemory bytes.
 	Value uint64
-	Extra uint64 // Kept with FlagRefused: why
+	Extra uint64 // Kept with FlagRefused: why; Need with FlagResident: bytes that are needed now, 0: all
 	_     [2]uint64
 }
 

@@ -61,18 +61,19 @@ void lgpu_level_refuse(int device, uint64_t value)
 	tell();
 }
 
-static bool need(int device, uint64_t value)
+// need asks for a level, of which so much is needed now.
+static bool need(int device, uint64_t value, uint64_t least)
 {
 	lgpu_daemon_listen();
 	return lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED, .device = (uint32_t)device,
-						       .flags = (uint32_t)LGPU_LINK_FLAG_RESIDENT, .value = value});
+						       .flags = (uint32_t)LGPU_LINK_FLAG_RESIDENT, .value = value, .extra = least});
 }
 
 void lgpu_level_need(const struct lgpu_state *s, int device)
 {
 	struct lgpu_level *l = &lgpu_levels[device];
 	uint64_t total = lgpu_level_total(s, device);
-	if (total > load(&l->value) && total != load(&l->asked) && need(device, total))
+	if (total > load(&l->value) && total != load(&l->asked) && need(device, total, total))
 		store(&l->asked, total);
 }
 
@@ -136,7 +137,7 @@ static void ask(struct wait *w, uint64_t level)
 	w->number = __atomic_load_n(&w->level->number, __ATOMIC_ACQUIRE);
 	w->refusals = __atomic_load_n(&w->level->refusals, __ATOMIC_ACQUIRE);
 	w->connection = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
-	w->asked = need(w->device, level) ? level : 0;
+	w->asked = need(w->device, level, w->want) ? level : 0;
 }
 
 // refused reports whether the daemon has refused what was asked for.

@@ -135,6 +135,9 @@ func (k *keeper) hear(p *peer) {
 		case m.Kind == protocol.Need && m.Flags&protocol.FlagFixed != 0:
 			k.fixed(p, m)
 		case m.Kind == protocol.Need && m.Flags&protocol.FlagResident != 0:
+			if m.Extra > m.Value || m.Value != 0 && m.Extra == 0 {
+				k.t.Errorf("of %d bytes the client needs %d", m.Value, m.Extra)
+			}
 			k.needs <- m
 			k.answer(p, m)
 		case m.Kind == protocol.Kept:
