@@ -254,6 +254,58 @@ func (Directory_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_lgpu_proto_rawDescGZIP(), []int{11, 0}
 }
 
+type CheckpointRequest_Step int32
+
+const (
+	CheckpointRequest_FIND  CheckpointRequest_Step = 0 // the first
+	CheckpointRequest_LEAVE CheckpointRequest_Step = 1 // have them leave the devices
+	CheckpointRequest_GO_ON CheckpointRequest_Step = 2 // have them come back to the devices; the last
+	CheckpointRequest_END   CheckpointRequest_Step = 3 // kill them, for the image is whole; the last
+)
+
+// Enum value maps for CheckpointRequest_Step.
+var (
+	CheckpointRequest_Step_name = map[int32]string{
+		0: "FIND",
+		1: "LEAVE",
+		2: "GO_ON",
+		3: "END",
+	}
+	CheckpointRequest_Step_value = map[string]int32{
+		"FIND":  0,
+		"LEAVE": 1,
+		"GO_ON": 2,
+		"END":   3,
+	}
+)
+
+func (x CheckpointRequest_Step) Enum() *CheckpointRequest_Step {
+	p := new(CheckpointRequest_Step)
+	*p = x
+	return p
+}
+
+func (x CheckpointRequest_Step) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CheckpointRequest_Step) Descriptor() protoreflect.EnumDescriptor {
+	return file_lgpu_proto_enumTypes[4].Descriptor()
+}
+
+func (CheckpointRequest_Step) Type() protoreflect.EnumType {
+	return &file_lgpu_proto_enumTypes[4]
+}
+
+func (x CheckpointRequest_Step) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CheckpointRequest_Step.Descriptor instead.
+func (CheckpointRequest_Step) EnumDescriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{37, 0}
+}
+
 type InfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3262,6 +3314,242 @@ func (x *ReleasePhase) GetTook() uint64 {
 	return 0
 }
 
+type CheckpointRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first request.
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Step          CheckpointRequest_Step `protobuf:"varint,2,opt,name=step,proto3,enum=lgpu.v1.CheckpointRequest_Step" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointRequest) Reset() {
+	*x = CheckpointRequest{}
+	mi := &file_lgpu_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointRequest) ProtoMessage() {}
+
+func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CheckpointRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetStep() CheckpointRequest_Step {
+	if x != nil {
+		return x.Step
+	}
+	return CheckpointRequest_FIND
+}
+
+// CheckpointReply is one of the two.
+type CheckpointReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first.
+	Found         *CheckpointFound `protobuf:"bytes,1,opt,name=found,proto3" json:"found,omitempty"`
+	Progress      *ReleaseProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointReply) Reset() {
+	*x = CheckpointReply{}
+	mi := &file_lgpu_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointReply) ProtoMessage() {}
+
+func (x *CheckpointReply) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointReply.ProtoReflect.Descriptor instead.
+func (*CheckpointReply) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *CheckpointReply) GetFound() *CheckpointFound {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *CheckpointReply) GetProgress() *ReleaseProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+// CheckpointFound is what a program consists of.
+type CheckpointFound struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All processes of the tree below the launcher, its root first.
+	Processes []int32 `protobuf:"varint,1,rep,packed,name=processes,proto3" json:"processes,omitempty"`
+	// Those of them that use devices.
+	Clients []int32 `protobuf:"varint,2,rep,packed,name=clients,proto3" json:"clients,omitempty"`
+	// Path of a file. Whatever stops the processes has it open, locked by flock with LOCK_SH: the daemon waits for the lock
+	// before it lets them go on.
+	Lock          string `protobuf:"bytes,3,opt,name=lock,proto3" json:"lock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointFound) Reset() {
+	*x = CheckpointFound{}
+	mi := &file_lgpu_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointFound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointFound) ProtoMessage() {}
+
+func (x *CheckpointFound) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointFound.ProtoReflect.Descriptor instead.
+func (*CheckpointFound) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *CheckpointFound) GetProcesses() []int32 {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+func (x *CheckpointFound) GetClients() []int32 {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+func (x *CheckpointFound) GetLock() string {
+	if x != nil {
+		return x.Lock
+	}
+	return ""
+}
+
+type RestoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the lgpu. In the first request.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The clients, by the numbers that they have in the image.
+	Clients []int32 `protobuf:"varint,2,rep,packed,name=clients,proto3" json:"clients,omitempty"`
+	// UUIDs of the devices that they were on, and those that take their place: of all that the driver shows, or none, if they
+	// are the same.
+	Devices       map[string]string `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreRequest) Reset() {
+	*x = RestoreRequest{}
+	mi := &file_lgpu_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreRequest) ProtoMessage() {}
+
+func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
+func (*RestoreRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *RestoreRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *RestoreRequest) GetClients() []int32 {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+func (x *RestoreRequest) GetDevices() map[string]string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 type WriteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3272,7 +3560,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3572,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3585,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -3322,7 +3610,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3622,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3635,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 type CreateRequest struct {
@@ -3364,7 +3652,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3376,7 +3664,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +3677,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -3429,7 +3717,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3729,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3742,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{40}
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -3473,7 +3761,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3485,7 +3773,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +3786,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -3516,7 +3804,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3528,7 +3816,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3541,7 +3829,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{46}
 }
 
 type ChownRequest struct {
@@ -3556,7 +3844,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3568,7 +3856,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3581,7 +3869,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{43}
+	return file_lgpu_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -3613,7 +3901,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3625,7 +3913,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3638,7 +3926,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{44}
+	return file_lgpu_proto_rawDescGZIP(), []int{48}
 }
 
 type PageRequest struct {
@@ -3649,7 +3937,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +3949,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +3962,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{45}
+	return file_lgpu_proto_rawDescGZIP(), []int{49}
 }
 
 type PageReply struct {
@@ -3687,7 +3975,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3699,7 +3987,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3712,7 +4000,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{46}
+	return file_lgpu_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -3732,7 +4020,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3744,7 +4032,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3757,7 +4045,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{47}
+	return file_lgpu_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StopRequest) GetUnused() bool {
@@ -3775,7 +4063,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +4075,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +4088,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{48}
+	return file_lgpu_proto_rawDescGZIP(), []int{52}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -3838,7 +4126,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +4138,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +4151,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{49}
+	return file_lgpu_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -3968,7 +4256,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[50]
+	mi := &file_lgpu_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3980,7 +4268,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[50]
+	mi := &file_lgpu_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3993,7 +4281,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{50}
+	return file_lgpu_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Attachment) GetPath() string {
@@ -4053,7 +4341,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[51]
+	mi := &file_lgpu_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4353,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[51]
+	mi := &file_lgpu_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4366,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{51}
+	return file_lgpu_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -4149,7 +4437,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[52]
+	mi := &file_lgpu_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4161,7 +4449,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[52]
+	mi := &file_lgpu_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4174,7 +4462,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{52}
+	return file_lgpu_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -4517,7 +4805,29 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x05total\x18\x04 \x01(\x04R\x05total\"8\n" +
 	"\fReleasePhase\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +
-	"\x04took\x18\x02 \x01(\x04R\x04took\"G\n" +
+	"\x04took\x18\x02 \x01(\x04R\x04took\"\x8d\x01\n" +
+	"\x11CheckpointRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x123\n" +
+	"\x04step\x18\x02 \x01(\x0e2\x1f.lgpu.v1.CheckpointRequest.StepR\x04step\"/\n" +
+	"\x04Step\x12\b\n" +
+	"\x04FIND\x10\x00\x12\t\n" +
+	"\x05LEAVE\x10\x01\x12\t\n" +
+	"\x05GO_ON\x10\x02\x12\a\n" +
+	"\x03END\x10\x03\"w\n" +
+	"\x0fCheckpointReply\x12.\n" +
+	"\x05found\x18\x01 \x01(\v2\x18.lgpu.v1.CheckpointFoundR\x05found\x124\n" +
+	"\bprogress\x18\x02 \x01(\v2\x18.lgpu.v1.ReleaseProgressR\bprogress\"]\n" +
+	"\x0fCheckpointFound\x12\x1c\n" +
+	"\tprocesses\x18\x01 \x03(\x05R\tprocesses\x12\x18\n" +
+	"\aclients\x18\x02 \x03(\x05R\aclients\x12\x12\n" +
+	"\x04lock\x18\x03 \x01(\tR\x04lock\"\xba\x01\n" +
+	"\x0eRestoreRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
+	"\aclients\x18\x02 \x03(\x05R\aclients\x12>\n" +
+	"\adevices\x18\x03 \x03(\v2$.lgpu.v1.RestoreRequest.DevicesEntryR\adevices\x1a:\n" +
+	"\fDevicesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"G\n" +
 	"\fWriteRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
 	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\"\f\n" +
@@ -4618,13 +4928,16 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Energy\x12\x16.lgpu.v1.EnergyRequest\x1a\x14.lgpu.v1.EnergyPoint\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\xc2\x03\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\xcc\x04\n" +
 	"\aControl\x129\n" +
 	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
 	"\x06Remove\x12\x16.lgpu.v1.RemoveRequest\x1a\x14.lgpu.v1.RemoveReply\x123\n" +
 	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x12>\n" +
-	"\aRelease\x12\x17.lgpu.v1.ReleaseRequest\x1a\x18.lgpu.v1.ReleaseProgress0\x01\x123\n" +
+	"\aRelease\x12\x17.lgpu.v1.ReleaseRequest\x1a\x18.lgpu.v1.ReleaseProgress0\x01\x12F\n" +
+	"\n" +
+	"Checkpoint\x12\x1a.lgpu.v1.CheckpointRequest\x1a\x18.lgpu.v1.CheckpointReply(\x010\x01\x12@\n" +
+	"\aRestore\x12\x17.lgpu.v1.RestoreRequest\x1a\x18.lgpu.v1.ReleaseProgress(\x010\x01\x123\n" +
 	"\x05Chown\x12\x15.lgpu.v1.ChownRequest\x1a\x13.lgpu.v1.ChownReply\x120\n" +
 	"\x04Page\x12\x14.lgpu.v1.PageRequest\x1a\x12.lgpu.v1.PageReply\x120\n" +
 	"\x04Stop\x12\x14.lgpu.v1.StopRequest\x1a\x12.lgpu.v1.StopReplyB\x1aZ\x18github.com/lgpu/lgpu/apib\x06proto3"
@@ -4641,155 +4954,169 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 	return file_lgpu_proto_rawDescData
 }
 
-var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
 	(Device_Mode)(0),              // 2: lgpu.v1.Device.Mode
 	(Directory_Kind)(0),           // 3: lgpu.v1.Directory.Kind
-	(*InfoRequest)(nil),           // 4: lgpu.v1.InfoRequest
-	(*Info)(nil),                  // 5: lgpu.v1.Info
-	(*Daemon)(nil),                // 6: lgpu.v1.Daemon
-	(*SnapshotRequest)(nil),       // 7: lgpu.v1.SnapshotRequest
-	(*WatchRequest)(nil),          // 8: lgpu.v1.WatchRequest
-	(*Snapshot)(nil),              // 9: lgpu.v1.Snapshot
-	(*Device)(nil),                // 10: lgpu.v1.Device
-	(*Inventory)(nil),             // 11: lgpu.v1.Inventory
-	(*DeviceLink)(nil),            // 12: lgpu.v1.DeviceLink
-	(*MigProfile)(nil),            // 13: lgpu.v1.MigProfile
-	(*DeviceProcess)(nil),         // 14: lgpu.v1.DeviceProcess
-	(*Directory)(nil),             // 15: lgpu.v1.Directory
-	(*DeviceUse)(nil),             // 16: lgpu.v1.DeviceUse
-	(*ResidenceStat)(nil),         // 17: lgpu.v1.ResidenceStat
-	(*Limits)(nil),                // 18: lgpu.v1.Limits
-	(*Units)(nil),                 // 19: lgpu.v1.Units
-	(*Effective)(nil),             // 20: lgpu.v1.Effective
-	(*Client)(nil),                // 21: lgpu.v1.Client
-	(*Launcher)(nil),              // 22: lgpu.v1.Launcher
-	(*EnergyRequest)(nil),         // 23: lgpu.v1.EnergyRequest
-	(*EnergyPoint)(nil),           // 24: lgpu.v1.EnergyPoint
-	(*EnergyUsed)(nil),            // 25: lgpu.v1.EnergyUsed
-	(*EventsRequest)(nil),         // 26: lgpu.v1.EventsRequest
-	(*Event)(nil),                 // 27: lgpu.v1.Event
-	(*Author)(nil),                // 28: lgpu.v1.Author
-	(*LimitChange)(nil),           // 29: lgpu.v1.LimitChange
-	(*SlicesRequest)(nil),         // 30: lgpu.v1.SlicesRequest
-	(*SliceBatch)(nil),            // 31: lgpu.v1.SliceBatch
-	(*Slice)(nil),                 // 32: lgpu.v1.Slice
-	(*ListRequest)(nil),           // 33: lgpu.v1.ListRequest
-	(*Listing)(nil),               // 34: lgpu.v1.Listing
-	(*ReadRequest)(nil),           // 35: lgpu.v1.ReadRequest
-	(*Files)(nil),                 // 36: lgpu.v1.Files
-	(*File)(nil),                  // 37: lgpu.v1.File
-	(*ReleaseRequest)(nil),        // 38: lgpu.v1.ReleaseRequest
-	(*ReleaseProgress)(nil),       // 39: lgpu.v1.ReleaseProgress
-	(*ReleasePhase)(nil),          // 40: lgpu.v1.ReleasePhase
-	(*WriteRequest)(nil),          // 41: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 42: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 43: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 44: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 45: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 46: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 47: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 48: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 49: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 50: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 51: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 52: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 53: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 54: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 55: lgpu.v1.Refusals
-	(*Failure)(nil),               // 56: lgpu.v1.Failure
-	nil,                           // 57: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 58: google.protobuf.Timestamp
+	(CheckpointRequest_Step)(0),   // 4: lgpu.v1.CheckpointRequest.Step
+	(*InfoRequest)(nil),           // 5: lgpu.v1.InfoRequest
+	(*Info)(nil),                  // 6: lgpu.v1.Info
+	(*Daemon)(nil),                // 7: lgpu.v1.Daemon
+	(*SnapshotRequest)(nil),       // 8: lgpu.v1.SnapshotRequest
+	(*WatchRequest)(nil),          // 9: lgpu.v1.WatchRequest
+	(*Snapshot)(nil),              // 10: lgpu.v1.Snapshot
+	(*Device)(nil),                // 11: lgpu.v1.Device
+	(*Inventory)(nil),             // 12: lgpu.v1.Inventory
+	(*DeviceLink)(nil),            // 13: lgpu.v1.DeviceLink
+	(*MigProfile)(nil),            // 14: lgpu.v1.MigProfile
+	(*DeviceProcess)(nil),         // 15: lgpu.v1.DeviceProcess
+	(*Directory)(nil),             // 16: lgpu.v1.Directory
+	(*DeviceUse)(nil),             // 17: lgpu.v1.DeviceUse
+	(*ResidenceStat)(nil),         // 18: lgpu.v1.ResidenceStat
+	(*Limits)(nil),                // 19: lgpu.v1.Limits
+	(*Units)(nil),                 // 20: lgpu.v1.Units
+	(*Effective)(nil),             // 21: lgpu.v1.Effective
+	(*Client)(nil),                // 22: lgpu.v1.Client
+	(*Launcher)(nil),              // 23: lgpu.v1.Launcher
+	(*EnergyRequest)(nil),         // 24: lgpu.v1.EnergyRequest
+	(*EnergyPoint)(nil),           // 25: lgpu.v1.EnergyPoint
+	(*EnergyUsed)(nil),            // 26: lgpu.v1.EnergyUsed
+	(*EventsRequest)(nil),         // 27: lgpu.v1.EventsRequest
+	(*Event)(nil),                 // 28: lgpu.v1.Event
+	(*Author)(nil),                // 29: lgpu.v1.Author
+	(*LimitChange)(nil),           // 30: lgpu.v1.LimitChange
+	(*SlicesRequest)(nil),         // 31: lgpu.v1.SlicesRequest
+	(*SliceBatch)(nil),            // 32: lgpu.v1.SliceBatch
+	(*Slice)(nil),                 // 33: lgpu.v1.Slice
+	(*ListRequest)(nil),           // 34: lgpu.v1.ListRequest
+	(*Listing)(nil),               // 35: lgpu.v1.Listing
+	(*ReadRequest)(nil),           // 36: lgpu.v1.ReadRequest
+	(*Files)(nil),                 // 37: lgpu.v1.Files
+	(*File)(nil),                  // 38: lgpu.v1.File
+	(*ReleaseRequest)(nil),        // 39: lgpu.v1.ReleaseRequest
+	(*ReleaseProgress)(nil),       // 40: lgpu.v1.ReleaseProgress
+	(*ReleasePhase)(nil),          // 41: lgpu.v1.ReleasePhase
+	(*CheckpointRequest)(nil),     // 42: lgpu.v1.CheckpointRequest
+	(*CheckpointReply)(nil),       // 43: lgpu.v1.CheckpointReply
+	(*CheckpointFound)(nil),       // 44: lgpu.v1.CheckpointFound
+	(*RestoreRequest)(nil),        // 45: lgpu.v1.RestoreRequest
+	(*WriteRequest)(nil),          // 46: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 47: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 48: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 49: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 50: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 51: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 52: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 53: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 54: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 55: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 56: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 57: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 58: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 59: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 60: lgpu.v1.Refusals
+	(*Failure)(nil),               // 61: lgpu.v1.Failure
+	nil,                           // 62: lgpu.v1.RestoreRequest.DevicesEntry
+	nil,                           // 63: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 64: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
-	6,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	58, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	58, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
-	6,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
-	10, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
-	15, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
+	7,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
+	64, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	64, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	7,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
+	11, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
+	16, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
-	14, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	58, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
-	11, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
-	12, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
-	13, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
+	15, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
+	64, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	12, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
+	13, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
+	14, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
 	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	58, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	64, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
-	16, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
-	21, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
-	22, // 17: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
-	20, // 18: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
+	17, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
+	22, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
+	23, // 17: lgpu.v1.Directory.launchers:type_name -> lgpu.v1.Launcher
+	21, // 18: lgpu.v1.DeviceUse.effective:type_name -> lgpu.v1.Effective
 	0,  // 19: lgpu.v1.DeviceUse.state:type_name -> lgpu.v1.State
-	18, // 20: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
-	17, // 21: lgpu.v1.DeviceUse.residence_stat:type_name -> lgpu.v1.ResidenceStat
+	19, // 20: lgpu.v1.DeviceUse.requested:type_name -> lgpu.v1.Limits
+	18, // 21: lgpu.v1.DeviceUse.residence_stat:type_name -> lgpu.v1.ResidenceStat
 	1,  // 22: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
-	19, // 23: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
+	20, // 23: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 24: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	58, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	58, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
-	58, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
-	25, // 28: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
-	58, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	58, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	58, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
-	28, // 32: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
-	29, // 33: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	58, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	58, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
-	32, // 36: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	58, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	58, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
-	37, // 39: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
-	37, // 40: lgpu.v1.Files.files:type_name -> lgpu.v1.File
-	40, // 41: lgpu.v1.ReleaseProgress.phases:type_name -> lgpu.v1.ReleasePhase
-	37, // 42: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	37, // 43: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	18, // 44: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	10, // 45: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	57, // 46: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	55, // 47: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	4,  // 48: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	7,  // 49: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	8,  // 50: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	26, // 51: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	23, // 52: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
-	30, // 53: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	33, // 54: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	35, // 55: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	53, // 56: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	43, // 57: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	45, // 58: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	41, // 59: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	38, // 60: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
-	47, // 61: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	49, // 62: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	51, // 63: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	5,  // 64: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	9,  // 65: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	9,  // 66: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	27, // 67: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	24, // 68: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
-	31, // 69: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	34, // 70: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	36, // 71: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	54, // 72: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	44, // 73: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	46, // 74: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	42, // 75: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	39, // 76: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
-	48, // 77: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	50, // 78: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	52, // 79: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	64, // [64:80] is the sub-list for method output_type
-	48, // [48:64] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	64, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	64, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
+	64, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
+	26, // 28: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
+	64, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	64, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	64, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	29, // 32: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
+	30, // 33: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
+	64, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	64, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	33, // 36: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
+	64, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	64, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	38, // 39: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
+	38, // 40: lgpu.v1.Files.files:type_name -> lgpu.v1.File
+	41, // 41: lgpu.v1.ReleaseProgress.phases:type_name -> lgpu.v1.ReleasePhase
+	4,  // 42: lgpu.v1.CheckpointRequest.step:type_name -> lgpu.v1.CheckpointRequest.Step
+	44, // 43: lgpu.v1.CheckpointReply.found:type_name -> lgpu.v1.CheckpointFound
+	40, // 44: lgpu.v1.CheckpointReply.progress:type_name -> lgpu.v1.ReleaseProgress
+	62, // 45: lgpu.v1.RestoreRequest.devices:type_name -> lgpu.v1.RestoreRequest.DevicesEntry
+	38, // 46: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	38, // 47: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	19, // 48: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	11, // 49: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	63, // 50: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	60, // 51: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	5,  // 52: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	8,  // 53: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	9,  // 54: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	27, // 55: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	24, // 56: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
+	31, // 57: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	34, // 58: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	36, // 59: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	58, // 60: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	48, // 61: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	50, // 62: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	46, // 63: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	39, // 64: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
+	42, // 65: lgpu.v1.Control.Checkpoint:input_type -> lgpu.v1.CheckpointRequest
+	45, // 66: lgpu.v1.Control.Restore:input_type -> lgpu.v1.RestoreRequest
+	52, // 67: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	54, // 68: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	56, // 69: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	6,  // 70: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	10, // 71: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	10, // 72: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	28, // 73: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	25, // 74: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
+	32, // 75: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	35, // 76: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	37, // 77: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	59, // 78: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	49, // 79: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	51, // 80: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	47, // 81: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	40, // 82: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
+	43, // 83: lgpu.v1.Control.Checkpoint:output_type -> lgpu.v1.CheckpointReply
+	40, // 84: lgpu.v1.Control.Restore:output_type -> lgpu.v1.ReleaseProgress
+	53, // 85: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	55, // 86: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	57, // 87: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	70, // [70:88] is the sub-list for method output_type
+	52, // [52:70] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -4806,16 +5133,16 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[16].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[22].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[43].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[49].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[51].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[47].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[53].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[55].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   54,
+			NumEnums:      5,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -430,14 +430,16 @@ var View_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Control_Attach_FullMethodName  = "/lgpu.v1.Control/Attach"
-	Control_Create_FullMethodName  = "/lgpu.v1.Control/Create"
-	Control_Remove_FullMethodName  = "/lgpu.v1.Control/Remove"
-	Control_Write_FullMethodName   = "/lgpu.v1.Control/Write"
-	Control_Release_FullMethodName = "/lgpu.v1.Control/Release"
-	Control_Chown_FullMethodName   = "/lgpu.v1.Control/Chown"
-	Control_Page_FullMethodName    = "/lgpu.v1.Control/Page"
-	Control_Stop_FullMethodName    = "/lgpu.v1.Control/Stop"
+	Control_Attach_FullMethodName     = "/lgpu.v1.Control/Attach"
+	Control_Create_FullMethodName     = "/lgpu.v1.Control/Create"
+	Control_Remove_FullMethodName     = "/lgpu.v1.Control/Remove"
+	Control_Write_FullMethodName      = "/lgpu.v1.Control/Write"
+	Control_Release_FullMethodName    = "/lgpu.v1.Control/Release"
+	Control_Checkpoint_FullMethodName = "/lgpu.v1.Control/Checkpoint"
+	Control_Restore_FullMethodName    = "/lgpu.v1.Control/Restore"
+	Control_Chown_FullMethodName      = "/lgpu.v1.Control/Chown"
+	Control_Page_FullMethodName       = "/lgpu.v1.Control/Page"
+	Control_Stop_FullMethodName       = "/lgpu.v1.Control/Stop"
 )
 
 // ControlClient is the client API for Control service.
@@ -460,6 +462,14 @@ type ControlClient interface {
 	// Release has all programs of an lgpu leave its devices wholly, or come back, all or none, and says how they get on. If
 	// the caller goes, what is under way is turned back.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReleaseProgress], error)
+	// Checkpoint has the programs of an lgpu leave its devices while the caller, who is root, writes them to an image. The
+	// first request names the lgpu, and the reply says which processes they are; nothing is done yet. Each further request
+	// is a step, and has replies up to one without a stage. If the caller or the daemon goes before END, the programs go on.
+	Checkpoint(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckpointRequest, CheckpointReply], error)
+	// Restore lets programs into an lgpu which the caller, who is root and attached to it, restores from an image. The first
+	// request says which they will be, and the reply that they are expected: none of them comes in by itself. The second
+	// says that they are there, and has replies up to one without a stage. What fails leaves them without devices.
+	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress], error)
 	// Chown gives a group or lgpu to another user or group of users.
 	Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error)
 	// Page says where the page is, with the caller's token.
@@ -538,6 +548,32 @@ func (c *controlClient) Release(ctx context.Context, in *ReleaseRequest, opts ..
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_ReleaseClient = grpc.ServerStreamingClient[ReleaseProgress]
 
+func (c *controlClient) Checkpoint(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckpointRequest, CheckpointReply], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[2], Control_Checkpoint_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CheckpointRequest, CheckpointReply]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_CheckpointClient = grpc.BidiStreamingClient[CheckpointRequest, CheckpointReply]
+
+func (c *controlClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[3], Control_Restore_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RestoreRequest, ReleaseProgress]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_RestoreClient = grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress]
+
 func (c *controlClient) Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ChownReply)
@@ -588,6 +624,14 @@ type ControlServer interface {
 	// Release has all programs of an lgpu leave its devices wholly, or come back, all or none, and says how they get on. If
 	// the caller goes, what is under way is turned back.
 	Release(*ReleaseRequest, grpc.ServerStreamingServer[ReleaseProgress]) error
+	// Checkpoint has the programs of an lgpu leave its devices while the caller, who is root, writes them to an image. The
+	// first request names the lgpu, and the reply says which processes they are; nothing is done yet. Each further request
+	// is a step, and has replies up to one without a stage. If the caller or the daemon goes before END, the programs go on.
+	Checkpoint(grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]) error
+	// Restore lets programs into an lgpu which the caller, who is root and attached to it, restores from an image. The first
+	// request says which they will be, and the reply that they are expected: none of them comes in by itself. The second
+	// says that they are there, and has replies up to one without a stage. What fails leaves them without devices.
+	Restore(grpc.BidiStreamingServer[RestoreRequest, ReleaseProgress]) error
 	// Chown gives a group or lgpu to another user or group of users.
 	Chown(context.Context, *ChownRequest) (*ChownReply, error)
 	// Page says where the page is, with the caller's token.
@@ -618,6 +662,12 @@ func (UnimplementedControlServer) Write(context.Context, *WriteRequest) (*WriteR
 }
 func (UnimplementedControlServer) Release(*ReleaseRequest, grpc.ServerStreamingServer[ReleaseProgress]) error {
 	return status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedControlServer) Checkpoint(grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]) error {
+	return status.Error(codes.Unimplemented, "method Checkpoint not implemented")
+}
+func (UnimplementedControlServer) Restore(grpc.BidiStreamingServer[RestoreRequest, ReleaseProgress]) error {
+	return status.Error(codes.Unimplemented, "method Restore not implemented")
 }
 func (UnimplementedControlServer) Chown(context.Context, *ChownRequest) (*ChownReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Chown not implemented")
@@ -721,6 +771,20 @@ func _Control_Release_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_ReleaseServer = grpc.ServerStreamingServer[ReleaseProgress]
 
+func _Control_Checkpoint_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ControlServer).Checkpoint(&grpc.GenericServerStream[CheckpointRequest, CheckpointReply]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_CheckpointServer = grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]
+
+func _Control_Restore_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ControlServer).Restore(&grpc.GenericServerStream[RestoreRequest, ReleaseProgress]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_RestoreServer = grpc.BidiStreamingServer[RestoreRequest, ReleaseProgress]
+
 func _Control_Chown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ChownRequest)
 	if err := dec(in); err != nil {
@@ -818,6 +882,18 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Release",
 			Handler:       _Control_Release_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Checkpoint",
+			Handler:       _Control_Checkpoint_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Restore",
+			Handler:       _Control_Restore_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "lgpu.proto",

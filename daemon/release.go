@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/checkpoint/driver"
+	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/wholefile"
@@ -70,7 +71,11 @@ type released struct {
 	Sim       string            `json:"sim,omitempty"` // socket of the software GPU that it is on
 	Processes []releasedProcess `json:"processes"`
 	Moving    bool              `json:"moving"` // on the way, one or the other
-	busy      bool              // by this daemon
+	// Held are all processes of the program while it is written to an image: it may be stopped, and comes back after that.
+	Held   []releasedProcess `json:"held,omitempty"`
+	Ending bool              `json:"ending,omitempty"` // they are killed, since the image has them
+	Pairs  []driver.Pair     `json:"pairs,omitempty"`  // of devices, where it comes back to other ones
+	busy   bool              // this daemon moves it, or has it held
 }
 
 // releasedProcess is a process of one.
@@ -112,12 +117,21 @@ func (r *Releases) open() {
 func (r *Releases) restore(ctx context.Context) {
 	r.mu.Lock()
 	var unfinished []uint64
+	var ending []*released
 	for id, l := range r.all {
-		if l.Moving {
+		switch {
+		case l.Ending:
+			ending = append(ending, l)
+		case l.Moving || len(l.Held) > 0:
 			unfinished = append(unfinished, id)
 		}
 	}
 	r.mu.Unlock()
+	for _, l := range ending {
+		if err := r.end(l); err != nil {
+			r.daemon.log.Warn("programs that an image has are not gone", "error", err)
+		}
+	}
 	for _, id := range unfinished {
 		dir, _ := r.daemon.tree.ByID(id)
 		if err := r.back(ctx, id, dir.Path, func(Release) {}); err != nil {
@@ -223,7 +237,7 @@ func (r *Releases) release(ctx context.Context, dir limits.Directory, show func(
 		switch {
 		case is == nil:
 			return false, nil
-		case is.Moving:
+		case is.Moving || is.busy:
 			return true, onTheWay(dir.Path)
 		}
 		show(Release{Path: dir.Path, Processes: len(is.Processes)})
@@ -277,9 +291,11 @@ func (r *Releases) back(ctx context.Context, id uint64, path string, show func(R
 		return onTheWay(path)
 	}
 	l.Processes = slices.DeleteFunc(l.Processes, func(p releasedProcess) bool { return !alive(p) })
+	held := l.Held
 	l.Moving, l.busy = true, true
 	err := r.save()
 	r.mu.Unlock()
+	r.unstop(ctx, id, held)
 	if err == nil {
 		m := r.move(l, path, true, show)
 		err = m.run(ctx)
@@ -299,7 +315,7 @@ func (r *Releases) ended(l *released, is bool) {
 	if r.daemon.ctx.Err() != nil {
 		return // the next daemon ends it
 	}
-	l.Moving, l.busy = false, false
+	l.Moving, l.busy, l.Held = false, false, nil
 	if !is {
 		delete(r.all, l.ID)
 	}
@@ -334,6 +350,7 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 	if len(l.Processes) == 0 {
 		return nil, nil, errors.New("no program of it uses its devices")
 	}
+	l.Sim = r.simOf(record)
 	used, err := n.tenants.Usage(dir.ID)
 	if err != nil {
 		return nil, nil, err
@@ -344,13 +361,18 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 			gone, _, _ := n.residence.of(dir.ID, uuid, used.Devices[i].Used)
 			room.Needed += used.Devices[i].Used - min(gone, used.Devices[i].Used)
 		}
-		for _, d := range n.inventory.present() {
-			if socket := d.origin.socket.Load(); d.UUID == uuid && socket != nil {
-				l.Sim = *socket
-			}
-		}
 	}
 	return l, []checkpoint.Room{room}, nil
+}
+
+// simOf is the socket of the software GPU that an lgpu is on, empty on the machine's own devices.
+func (r *Releases) simOf(record store.Lgpu) string {
+	for _, d := range r.daemon.inventory.present() {
+		if socket := d.origin.socket.Load(); slices.Contains(record.Devices, d.UUID) && socket != nil {
+			return *socket
+		}
+	}
+	return ""
 }
 
 // hindrances are what the driver is known not to save.
@@ -550,7 +572,7 @@ func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
 func (m *releaseMove) restored(ctx context.Context, p releasedProcess) error {
 	condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
 	if err == nil && condition == driver.Checkpointed {
-		_, err = m.helper.Do(ctx, driver.Restore, p.PID, 0)
+		err = m.helper.Restore(ctx, p.PID, m.lgpu.Pairs)
 		condition = driver.Locked
 	}
 	if err == nil && condition == driver.Locked {

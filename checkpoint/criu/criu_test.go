@@ -497,7 +497,7 @@ func TestStream(t *testing.T) {
 		want Stream
 	}{
 		{"pipe:[12]", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{0, "pipe", "pipe:[12]", ""}},
-		{"/tmp/fifo", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{0, "pipe", "", ""}},
+		{"/tmp/fifo", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{0, "pipe", "tmp/fifo", ""}},
 		{"/tmp/out", unix.Stat_t{Mode: unix.S_IFREG}, Stream{0, "file", "tmp/out", ""}},
 		{"/dev/null", unix.Stat_t{Mode: unix.S_IFCHR, Rdev: unix.Mkdev(1, 3)}, Stream{0, "device", "", ""}},
 		{"/dev/pts/1", unix.Stat_t{Mode: unix.S_IFCHR, Rdev: unix.Mkdev(136, 1), Dev: 0x17}, Stream{0, "terminal", "tty[8801:17]", "tty[8801:17]"}},

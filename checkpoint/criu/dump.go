@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,8 +25,10 @@ type Dump struct {
 	After After
 	// External are things outside of the tree that a restore is given again, as CRIU's option --external names them.
 	External []string
-	// Terminal says that its terminal is another's: that it is a job of a shell.
+	// Terminal says that its session is another's: that it is a job of a shell, or of lgpu run.
 	Terminal bool
+	// Hold stays open as long as CRIU runs, even where this process ends before. May be nil.
+	Hold *os.File
 }
 
 // ghostLimit is the most that a file may have which is open and has no name any more, bytes: it is copied.
@@ -58,7 +59,11 @@ func (p Program) Dump(ctx context.Context, d Dump) error {
 	for _, name := range d.External {
 		o.text(optExternal, name)
 	}
-	_, err = p.ask(ctx, "dump", requestDump, o)
+	var hold []*os.File
+	if d.Hold != nil {
+		hold = append(hold, d.Hold)
+	}
+	_, err = p.ask(ctx, "dump", requestDump, o, hold...)
 	if err := logged(err, d.Dir); err != nil {
 		return fmt.Errorf("dump process %d: %w", d.PID, err)
 	}
@@ -108,9 +113,9 @@ func stream(fd int, name string, st *unix.Stat_t) Stream {
 	major := unix.Major(st.Rdev)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFIFO:
-		s.Kind = "pipe"
-		if name == "pipe:["+strconv.FormatUint(st.Ino, 10)+"]" {
-			s.Key = name
+		s.Kind, s.Key = "pipe", name
+		if name[0] == '/' { // it has a name, as a file has
+			s.Key = name[1:]
 		}
 	case unix.S_IFREG:
 		s.Kind, s.Key = "file", name[1:] // CRIU's names have no slash in front

@@ -24,7 +24,7 @@ type Restore struct {
 	// --inherit-fd names them.
 	Inherit  map[string]*os.File
 	External []string // as it was in the dump
-	Terminal bool     // its terminal is that of this process
+	Terminal bool     // its session is that of this process, and its group where that was its session's
 }
 
 // Restore starts a program. Its first process is a child of this one: who calls must wait for it.

@@ -83,6 +83,13 @@ type request struct {
 	Call    Call   `json:"call"`
 	PID     int    `json:"pid"`
 	Timeout uint32 `json:"timeout,omitempty"` // ms, of Lock
+	Pairs   []Pair `json:"pairs,omitempty"`   // of Restore
+}
+
+// Pair says that a device takes another's place.
+type Pair struct {
+	Old [16]byte `json:"old"` // UUID of the one that the process was on
+	New [16]byte `json:"new"` // and of the one that it is to be on
 }
 
 type reply struct {
@@ -112,7 +119,18 @@ type process struct {
 // Do makes a call about a process. timeout is Lock's, in ms. If ctx ends before the answer the call may still be made. An
 // error is a Result, ErrHelper, or that of ctx.
 func (h *Helper) Do(ctx context.Context, call Call, pid int, timeout uint32) (Condition, error) {
-	p, id, answer, err := h.ask(call, pid, timeout)
+	return h.do(ctx, request{Call: call, PID: pid, Timeout: timeout})
+}
+
+// Restore is Do for Restore, on the devices that pairs say: all that the driver shows, each once; none if they are the same.
+func (h *Helper) Restore(ctx context.Context, pid int, pairs []Pair) error {
+	_, err := h.do(ctx, request{Call: Restore, PID: pid, Pairs: pairs})
+	return err
+}
+
+func (h *Helper) do(ctx context.Context, r request) (Condition, error) {
+	call, pid := r.Call, r.PID
+	p, id, answer, err := h.ask(r)
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +153,7 @@ func (h *Helper) Do(ctx context.Context, call Call, pid int, timeout uint32) (Co
 	}
 }
 
-func (h *Helper) ask(call Call, pid int, timeout uint32) (*process, uint64, chan reply, error) {
+func (h *Helper) ask(r request) (*process, uint64, chan reply, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.process == nil {
@@ -147,7 +165,8 @@ func (h *Helper) ask(call Call, pid int, timeout uint32) (*process, uint64, chan
 	}
 	p := h.process
 	h.last++
-	line, err := json.Marshal(request{ID: h.last, Call: call, PID: pid, Timeout: timeout})
+	r.ID = h.last
+	line, err := json.Marshal(r)
 	if err != nil {
 		return nil, 0, nil, err
 	}

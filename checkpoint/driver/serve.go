@@ -6,17 +6,28 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"unsafe"
 
 	"github.com/ebitengine/purego"
 )
 
 // library is what is called of the driver.
 type library struct {
-	start                     func(flags uint32) int32
-	state                     func(pid int32, condition *int32) int32
-	lock                      func(pid int32, args *[8]uint64) int32
-	checkpoint, restore, open func(pid int32, args uintptr) int32
+	start            func(flags uint32) int32
+	state            func(pid int32, condition *int32) int32
+	lock             func(pid int32, args *[8]uint64) int32
+	restore          func(pid int32, args *restoreArgs) int32
+	checkpoint, open func(pid int32, args uintptr) int32
 }
+
+// restoreArgs are those of Restore, as the driver has them.
+type restoreArgs struct {
+	pairs *Pair // which is laid out as the driver's
+	count uint32
+	_     [52]byte
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(restoreArgs{})-64]
 
 // load finds the driver's library at path.
 func load(path string) (*library, error) {
@@ -50,8 +61,12 @@ func (l *library) do(r request) (answer reply) {
 		answer.Result = Result(l.lock(pid, &[8]uint64{uint64(r.Timeout)}))
 	case Checkpoint:
 		answer.Result = Result(l.checkpoint(pid, 0))
-	case Restore: // no pairs: back to the same devices
-		answer.Result = Result(l.restore(pid, 0))
+	case Restore:
+		var args *restoreArgs // without pairs: back to the same devices
+		if len(r.Pairs) > 0 {
+			args = &restoreArgs{pairs: &r.Pairs[0], count: uint32(len(r.Pairs))}
+		}
+		answer.Result = Result(l.restore(pid, args))
 	case Unlock:
 		answer.Result = Result(l.open(pid, 0))
 	default:

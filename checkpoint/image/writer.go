@@ -92,6 +92,9 @@ func Create(path string, o Options) (w *Writer, err error) {
 // inside is the path of something of the image, in the store.
 func (w *Writer) inside(name string) string { return filepath.Join(w.name, name) }
 
+// Path is where the image will be.
+func (w *Writer) Path() string { return w.path }
+
 // Files is the folder for plain files, which Commit takes as they are then.
 func (w *Writer) Files() string { return filepath.Join(w.store.path, w.inside(filesName)) }
 

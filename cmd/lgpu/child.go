@@ -7,14 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/internal/proc"
 )
 
 // forwarded are the signals that lgpu run passes on to its program.
@@ -157,29 +156,11 @@ func startAll(path string, argv []string, list []*child) error {
 // end ends a program that did not end by itself; with SIGKILL, which it cannot pass on, all that it started too.
 func end(p *child, s unix.Signal) {
 	if s == unix.SIGKILL {
-		for _, pid := range descendants(p.process.Pid, nil) {
+		for _, pid := range proc.Descendants(p.process.Pid) {
 			_ = unix.Kill(pid, s) // the only error is that it has ended
 		}
 	}
 	_ = p.process.Signal(s)
-}
-
-// descendants appends the processes that descend from pid, which is alive or a zombie of this process, so that none of
-// the numbers can mean somebody else but in the moment after it was read.
-func descendants(pid int, to []int) []int {
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, list := range lists {
-		text, err := os.ReadFile(list)
-		if err != nil {
-			continue
-		}
-		for _, word := range strings.Fields(string(text)) {
-			if below, err := strconv.Atoi(word); err == nil {
-				to = descendants(below, append(to, below))
-			}
-		}
-	}
-	return to
 }
 
 // killAll ends those that were started already when one could not be.

@@ -66,6 +66,7 @@ var argumentCompleters = map[string]completer{
 	"stop":          completePaths,
 	"suspend":       completePaths,
 	"resume":        completePaths,
+	"checkpoint":    once(completePaths),
 	"events":        once(completePaths),
 	"energy":        once(completePaths),
 	"doctor":        cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),

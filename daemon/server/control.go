@@ -194,13 +194,3 @@ func attachSpec(r *api.AttachRequest) (daemon.AttachSpec, error) {
 		Devices: r.GetDevices(), Sim: r.GetSim(), Gang: r.GetGang(), Spatial: r.GetSpatial(),
 	}, err
 }
-
-// Release implements api.ControlServer.
-func (s *Server) Release(r *api.ReleaseRequest, stream grpc.ServerStreamingServer[api.ReleaseProgress]) error {
-	who, _ := callerOf(stream.Context())
-	err := s.daemon.Releases.Move(stream.Context(), who.author(), r.GetPath(), r.GetBack(), func(p daemon.Release) {
-		stream.Send(view.Release(p)) // who has gone is noticed by the context
-	})
-	s.log(stream.Context(), "release", r.GetPath(), err)
-	return err
-}

@@ -209,6 +209,32 @@ func TestEveryCall(t *testing.T) {
 			}
 			return err
 		}},
+		api.Control_Checkpoint_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
+			stream, err := c.Checkpoint(ctx)
+			if err == nil {
+				err = stream.CloseSend()
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}},
+		api.Control_Restore_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
+			stream, err := c.Restore(ctx)
+			if err == nil {
+				err = stream.CloseSend()
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}},
 		api.Control_Chown_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
 			uid := uint32(stranger)
 			_, err := c.Chown(ctx, &api.ChownRequest{Path: "/mine/x", Uid: &uid})
@@ -262,7 +288,7 @@ func TestEveryCall(t *testing.T) {
 			all++
 		}
 	}
-	if all != 16 || len(rules) != all {
+	if all != 18 || len(rules) != all {
 		t.Errorf("there are %d calls and %d rules", all, len(rules))
 	}
 	if err := (&Server{}).allow(context.Background(), api.View_Info_FullMethodName); status.Code(err) != codes.Unauthenticated {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,13 +45,14 @@ type call struct {
 type Parking struct {
 	server *Server
 	// What follows is guarded by the Server's mu.
-	parked map[Process]bool // that are to stay so
-	calls  map[Process]*call
-	serial uint64 // of the last Halt or Park
+	parked   map[Process]bool // that are to stay so
+	expected map[int]int      // how often a number is awaited, of parked processes that come back from an image
+	calls    map[Process]*call
+	serial   uint64 // of the last Halt or Park
 }
 
 func newParking(s *Server) *Parking {
-	return &Parking{server: s, parked: map[Process]bool{}, calls: map[Process]*call{}}
+	return &Parking{server: s, parked: map[Process]bool{}, expected: map[int]int{}, calls: map[Process]*call{}}
 }
 
 // Halt has a client let nothing begin any more, and returns once nothing is under way. If ctx ends before, or something is
@@ -101,12 +103,42 @@ func (k *Parking) Keep(p Process, parked bool) {
 	}
 }
 
+// Expect keeps away parked processes that come with these numbers and are no clients, until forget is called: they come back
+// from an image, and whoever brings them says when they may.
+func (k *Parking) Expect(pids []int) (forget func()) {
+	k.server.mu.Lock()
+	defer k.server.mu.Unlock()
+	for _, pid := range pids {
+		k.expected[pid]++
+	}
+	return sync.OnceFunc(func() {
+		k.server.mu.Lock()
+		defer k.server.mu.Unlock()
+		for _, pid := range pids {
+			if k.expected[pid]--; k.expected[pid] == 0 {
+				delete(k.expected, pid)
+			}
+		}
+	})
+}
+
 // Rejoin has a parked process come back, and returns once it is a client again that is charged for what it holds, and still
 // halted. Otherwise it stays parked.
 func (k *Parking) Rejoin(ctx context.Context, p Process) error {
 	if k.linked(p) {
 		return nil // it has come back by itself
 	}
+	_, life, err := find(p)
+	if errors.Is(err, errEnded) {
+		return ErrEnded
+	}
+	if err != nil {
+		return err
+	}
+	defer life.Close()
+	// One from an image is no client yet, of which the Server would notice the end.
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { life.await(); cancel(ErrEnded) }()
 	w, err := k.await(p, protocol.Halted, 0)
 	if err != nil {
 		return err
@@ -196,7 +228,7 @@ func (k *Parking) hear(ctx context.Context, p Process, w *call) (m protocol.Mess
 			err = k.whyUnlinked(p)
 		}
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = context.Cause(ctx)
 	case <-k.server.done:
 		err = ErrUnlinked
 	}
@@ -330,6 +362,10 @@ func (k *Parking) rejoin(c *connection) (known bool, err error) {
 			return true, errKept
 		}
 		former := k.server.clients[c.peer.Process]
+		if former == nil && k.expected[c.peer.PID] > 0 {
+			k.server.mu.Unlock()
+			return true, errKept
+		}
 		if former == nil || former.holder != nil {
 			k.server.mu.Unlock()
 			return false, nil

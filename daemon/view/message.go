@@ -217,6 +217,18 @@ func Release(r daemon.Release) *api.ReleaseProgress {
 	return m
 }
 
+// Found is the program of an lgpu that is to be written to an image.
+func Found(c *daemon.Checkpoint) *api.CheckpointFound {
+	m := &api.CheckpointFound{Lock: c.Lock}
+	for _, pid := range c.Processes {
+		m.Processes = append(m.Processes, int32(pid))
+	}
+	for _, pid := range c.Clients {
+		m.Clients = append(m.Clients, int32(pid))
+	}
+	return m
+}
+
 // Slice is a stretch of time for which an lgpu had a device.
 func Slice(t daemon.Slice, known Names) *api.Slice {
 	return &api.Slice{

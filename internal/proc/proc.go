@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ type Status struct {
 	Comm   string // the program's short name; printable
 	// Ended: it only waits to be reaped. One whose first thread has ended while others go on has not.
 	Ended bool
+	// Stopped: by a signal, until SIGCONT.
+	Stopped bool
 }
 
 // Read reads the status of a process. An error wraps os.ErrProcessDone where there is no such process.
@@ -73,7 +76,27 @@ func parse(text []byte) (Status, error) {
 		return Status{}, fmt.Errorf("status: start: %w", err)
 	}
 	dead := fields[0] == "Z" || fields[0] == "X"
-	return Status{Parent: parent, Start: start, Comm: printable(text[open+1 : end]), Ended: dead && threads <= 1}, nil
+	return Status{
+		Parent: parent, Start: start, Comm: printable(text[open+1 : end]), Ended: dead && threads <= 1, Stopped: fields[0] == "T",
+	}, nil
+}
+
+// Descendants returns the processes that descend from pid, parents before their children. pid is alive or a zombie of this
+// process, so that none of the numbers can mean somebody else but in the moment after it was read.
+func Descendants(pid int) (all []int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the only error is that of the pattern
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue
+		}
+		for _, word := range strings.Fields(string(text)) {
+			if below, err := strconv.Atoi(word); err == nil {
+				all = append(append(all, below), Descendants(below)...)
+			}
+		}
+	}
+	return all
 }
 
 // printable makes what a process calls itself harmless for a terminal.

@@ -21,7 +21,10 @@ const (
 	SymmetricHeap // a PE of an lshmem job
 	Multicast
 	IOURing
-	OpenFile // a file, pipe or socket whose other end is not the program's
+	OpenFile  // a file, pipe or socket whose other end is not the program's
+	Contained // in a mount namespace that lgpu has made
+	Namespace // in a namespace of another kind
+	Traced    // by a debugger
 	hindrances
 )
 
@@ -35,6 +38,9 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	Multicast:      {"has multicast objects", "let it use none (NCCL_NVLS_ENABLE=0)"},
 	IOURing:        {"uses io_uring", "let it use none"},
 	OpenFile:       {"has a file, pipe or socket that leads out of it", "close it"},
+	Contained:      {"is contained, in a mount namespace of its own", "start it with lgpu run --contain=off"},
+	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
+	Traced:         {"is traced by another process", "end that, such as a debugger"},
 }
 
 // String says what a program has or is.

@@ -16,7 +16,7 @@
 // told as one that has succeeded.
 //
 // The way back from an image is the same with the stages in reverse: what fails goes back to where it came from, and can
-// be tried again.
+// be tried again. A process that ends on that way has come to its end a little early, and the others go on.
 //
 // What can be known to stand in the way is asked before anything is locked: Admit.
 //
@@ -163,7 +163,7 @@ func (m *Machine) Ended(id int, now time.Time) []Order {
 	if p == nil || p.at == Dumped && !p.busy {
 		return nil
 	}
-	early := m.cause == nil && !m.arrived()
+	early := m.cause == nil && !m.arrived() && m.from < m.to
 	p.ended, p.busy, p.stuck = true, false, false
 	if early {
 		return m.turn(fmt.Errorf("process %d %w", id, ErrEnded), now)

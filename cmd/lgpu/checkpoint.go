@@ -1,0 +1,434 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/checkpoint/criu"
+	"github.com/lgpu/lgpu/checkpoint/image"
+	"github.com/lgpu/lgpu/internal/progress"
+	"github.com/lgpu/lgpu/policy/checkpoint"
+)
+
+func checkpointCommand() *cobra.Command {
+	var k checkpointing
+	c := &cobra.Command{
+		Use:   "checkpoint --to DIR [--stop] [options] PATH",
+		Short: "Write the programs of a logical GPU to an image on disk",
+		Long: `Write the program of an lgpu to an image: the new folder DIR. Its processes
+leave their devices as for lgpu suspend --release, CRIU writes them to files,
+and they go on; with --stop they are ended once the image is whole. lgpu restore
+DIR starts the program again where it was, on this machine.
+
+It is for root, and for a program that one lgpu run has started, with
+--contain=off and without --overcommit. What leads out of the program, such as
+pipes and connections to others, is refused by name before anything is done; its
+standard streams are not. What fails, takes longer than --timeout, or is stopped
+by Ctrl-C leaves the program running and no image.
+
+Exit status: 0; 2 if there is no such lgpu, or its program cannot be written; 1
+if it was not, or the daemon cannot be reached or refuses this user.`,
+		Example: `  lgpu checkpoint --to /var/images/monday train
+  lgpu checkpoint --stop --to /var/images/monday train && reboot`,
+		DisableFlagsInUseLine: true,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("lgpu checkpoint --to /var/images/monday train", "checkpoint: one PATH is to be named")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if k.to == "" {
+				return usage("lgpu checkpoint --to /var/images/monday "+args[0], "checkpoint: --to is missing: where is the image to be?")
+			}
+			if k.timeout <= 0 {
+				return usage("", "--timeout %v: it is not above 0", k.timeout)
+			}
+			return talk(c, toCommand, func(conn *api.Conn) error { return k.run(c, conn, args[0]) })
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&k.to, "to", "", "write the image to the new folder `DIR`")
+	f.BoolVar(&k.stop, "stop", false, "end the program once the image is whole")
+	f.DurationVar(&k.timeout, "timeout", 10*time.Minute, "give up after this `TIME`")
+	f.BoolVar(&k.json, "json", false, "print JSON")
+	keyFlag(c, &k.key)
+	socketFlag(c)
+	return c
+}
+
+// checkpointing is one lgpu checkpoint.
+type checkpointing struct {
+	to, key string
+	stop    bool
+	timeout time.Duration
+	json    bool
+}
+
+// imageTaken is what became of it. docs/checkpoint.md describes the JSON.
+type imageTaken struct {
+	Path      string          `json:"path"`
+	Image     string          `json:"image"`
+	State     string          `json:"state"` // running or ended
+	Processes int             `json:"processes"`
+	Phases    []releasedPhase `json:"phases"`
+	Seconds   float64         `json:"seconds"`
+	Rest      float64         `json:"rest"`   // of that, what is no phase's
+	Paused    float64         `json:"paused"` // how long a program that goes on was away from its devices
+	Written   int64           `json:"written"`
+}
+
+// phases are timed one after the other.
+type phases struct {
+	begun, last time.Time
+	all         []releasedPhase
+}
+
+func newPhases() *phases { return &phases{begun: time.Now(), last: time.Now()} }
+
+// end notes that a phase is over.
+func (p *phases) end(name string) {
+	now := time.Now()
+	p.all = append(p.all, releasedPhase{name, now.Sub(p.last).Seconds()})
+	p.last = now
+}
+
+// took adds phases that the daemon has timed.
+func (p *phases) took(r *api.ReleaseProgress) {
+	for _, phase := range r.GetPhases() {
+		p.all = append(p.all, releasedPhase{phase.GetStage(), seconds(phase.GetTook())})
+	}
+	p.last = time.Now()
+}
+
+// rest is what is no phase's, of all the time until now.
+func (p *phases) rest() (all, rest float64) {
+	all = time.Since(p.begun).Seconds()
+	rest = all
+	for _, phase := range p.all {
+		rest -= phase.Seconds
+	}
+	return all, rest
+}
+
+// table writes them for people.
+func phaseTable(b *strings.Builder, all []releasedPhase, total, rest float64) {
+	row := func(name string, seconds float64) { fmt.Fprintf(b, "%13s %9.1f ms\n", name, 1000*seconds) }
+	for _, p := range all {
+		row(p.Phase, p.Seconds)
+	}
+	row("other", rest)
+	row("total", total)
+}
+
+// installedCRIU is the CRIU that there is, if it will do.
+func installedCRIU(ctx context.Context, verb string) (criu.Program, error) {
+	if os.Geteuid() != 0 {
+		return criu.Program{}, &exit{status: statusFailed, err: fmt.Errorf("%s: %w", verb, criu.ErrRights), hint: "call it as root"}
+	}
+	p, err := criu.Find()
+	var v criu.Version
+	if err == nil {
+		v, err = p.Version(ctx)
+	}
+	if err == nil && !v.Enough() {
+		err = fmt.Errorf("%w; %s is %v", criu.ErrOld, p.Path, v)
+	}
+	if err != nil {
+		return p, &exit{status: statusFailed, err: fmt.Errorf("%s: %w", verb, err), hint: "lgpu doctor says what to do"}
+	}
+	return p, nil
+}
+
+func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err error) {
+	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	bounded, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	program, err := installedCRIU(bounded, "checkpoint")
+	if err != nil {
+		return err
+	}
+	path := at(conn, name)
+	w, err := image.Create(k.to, image.Options{})
+	if err != nil {
+		return failed(fmt.Errorf("checkpoint %s: %w", path, err))
+	}
+	defer func() { err = errors.Join(err, written(w.Abort())) }()
+	line := progress.Start(c.ErrOrStderr(), "checkpoint "+path)
+	s := &checkpointStep{criu: program, conn: conn, path: path, writer: w, line: line, phases: newPhases(), stop: k.stop, keyFile: k.key}
+	done, err := s.take(bounded)
+	line.Done()
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return &exit{status: statusFailed, err: fmt.Errorf("checkpoint %s: broken off; %s", path, s.now())}
+	case bounded.Err() != nil:
+		return &exit{status: statusFailed, err: fmt.Errorf("checkpoint %s: not within %v; %s", path, k.timeout, s.now())}
+	default:
+		return explainFiles(c, err)
+	}
+	if k.json {
+		return sayJSON(c.OutOrStdout(), struct {
+			Version int          `json:"version"`
+			Results []imageTaken `json:"results"`
+		}{1, []imageTaken{done}})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is in %s (%s); its program %s\n", path, k.to, size(done.Written), map[bool]string{true: "is ended", false: "goes on"}[k.stop])
+	phaseTable(&b, done.Phases, done.Seconds, done.Rest)
+	return say(c.OutOrStdout(), b.String())
+}
+
+// checkpointStep takes a checkpoint.
+type checkpointStep struct {
+	criu    criu.Program
+	conn    *api.Conn
+	path    string
+	writer  *image.Writer
+	line    *progress.Line
+	phases  *phases
+	stop    bool
+	keyFile string
+
+	stream  api.Control_CheckpointClient
+	found   *api.CheckpointFound
+	streams []criu.Stream
+	about   image.About
+	ended   bool // the daemon was told to end the program
+}
+
+// now says where a program is after a checkpoint that has failed.
+func (s *checkpointStep) now() string {
+	if s.ended {
+		return "the image is whole, and its program is ended"
+	}
+	return "there is no image, and its program goes on"
+}
+
+// take takes it. After an error there is no image, and the program goes on; or it has been ended, and there is one.
+func (s *checkpointStep) take(ctx context.Context) (imageTaken, error) {
+	done := imageTaken{Path: s.path, Image: s.writer.Path(), State: "running"}
+	call, cut := context.WithCancel(context.WithoutCancel(ctx)) // the end of the call has the program go on
+	defer cut()
+	cutEarly := context.AfterFunc(ctx, cut)
+	if err := s.begin(call); err != nil {
+		return done, err
+	}
+	done.Processes = len(s.found.GetProcesses())
+	s.phases.end("checked")
+	paused := time.Now()
+	left, err := s.step(api.CheckpointRequest_LEAVE)
+	cutEarly() // from here on the daemon is told what becomes of the program
+	if err != nil {
+		return done, err
+	}
+	s.phases.took(left)
+	s.line.Set(0, 0, "dumped")
+	if err := s.dump(ctx); err != nil {
+		return done, s.goOn(err)
+	}
+	s.phases.end("dumped")
+	if !s.stop {
+		if err := s.goOn(nil); err != nil {
+			return done, err
+		}
+		done.Paused = time.Since(paused).Seconds()
+		s.phases.end("resumed")
+	}
+	s.line.Set(0, 0, "written")
+	stats, err := s.commit(ctx)
+	if err != nil && s.stop {
+		return done, s.goOn(err)
+	}
+	if err != nil {
+		return done, failed(fmt.Errorf("checkpoint %s: %w; its program goes on", s.path, err))
+	}
+	s.phases.end("written")
+	if s.stop {
+		if err := s.end(); err != nil {
+			return done, err
+		}
+		done.State = "ended"
+		s.phases.end("ended")
+	}
+	done.Written, done.Phases = stats.Written, s.phases.all
+	done.Seconds, done.Rest = s.phases.rest()
+	return done, nil
+}
+
+// begin finds the program, and refuses what cannot be written.
+func (s *checkpointStep) begin(ctx context.Context) error {
+	stream, err := s.conn.Checkpoint(ctx)
+	if err == nil {
+		err = ignoreEOF(stream.Send(&api.CheckpointRequest{Path: s.path}))
+	}
+	var reply *api.CheckpointReply
+	if err == nil {
+		reply, err = stream.Recv()
+	}
+	if err != nil {
+		return err
+	}
+	s.stream, s.found = stream, reply.GetFound()
+	var pids []int
+	for _, pid := range s.found.GetProcesses() {
+		pids = append(pids, int(pid))
+	}
+	if len(pids) == 0 {
+		return failed(fmt.Errorf("checkpoint %s: the daemon names no process", s.path))
+	}
+	streams, err := criu.Streams(pids[0])
+	if err != nil {
+		return failed(fmt.Errorf("checkpoint %s: %w", s.path, err))
+	}
+	outside, err := criu.Outside(pids, streams)
+	if err == nil {
+		err = checkpoint.Admit(nil, outside, nil)
+	}
+	if err != nil {
+		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done"}
+	}
+	p, err := describe(ctx, s.conn, s.path, pids, s.found.GetClients())
+	if err != nil {
+		return failed(fmt.Errorf("checkpoint %s: %w", s.path, err))
+	}
+	disk, err := roomFor(filepath.Dir(s.writer.Path()), pids, p.memory)
+	if err == nil {
+		err = checkpoint.Admit(nil, nil, []checkpoint.Room{disk})
+	}
+	if err != nil {
+		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done"}
+	}
+	p.Streams, s.streams = streams, streams
+	s.about, err = p.about()
+	return written(err)
+}
+
+// ignoreEOF is the error of a send, unless receiving has the reason.
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// roomFor is what an image takes of the disk at most, but for what the devices' driver adds: the memory of processes and what
+// they have on devices.
+func roomFor(folder string, pids []int, devices uint64) (checkpoint.Room, error) {
+	room := checkpoint.Room{Of: "the disk of " + folder, Needed: devices}
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+		var size, resident, shared uint64
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &size, &resident, &shared)
+		}
+		if err != nil {
+			return room, fmt.Errorf("memory of process %d: %w", pid, err)
+		}
+		room.Needed += (resident - min(shared, resident)) * uint64(os.Getpagesize())
+	}
+	var at unix.Statfs_t
+	if err := unix.Statfs(folder, &at); err != nil {
+		return room, fmt.Errorf("room on the disk of %s: %w", folder, err)
+	}
+	room.Free = at.Bavail * uint64(at.Bsize)
+	return room, nil
+}
+
+// step asks the daemon for a step, and returns what it says at the end.
+func (s *checkpointStep) step(step api.CheckpointRequest_Step) (*api.ReleaseProgress, error) {
+	if err := ignoreEOF(s.stream.Send(&api.CheckpointRequest{Step: step})); err != nil {
+		return nil, err
+	}
+	for {
+		reply, err := s.stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if stage := reply.GetProgress().GetStage(); stage != "" {
+			s.line.Set(0, 0, stage)
+			continue
+		}
+		return reply.GetProgress(), nil
+	}
+}
+
+// goOn has the program go on. The error is why, with what became of it.
+func (s *checkpointStep) goOn(why error) error {
+	if _, err := s.step(api.CheckpointRequest_GO_ON); err != nil {
+		return errors.Join(why, fmt.Errorf("checkpoint %s: its program may not be on its devices: %w", s.path, err))
+	}
+	if why == nil {
+		return nil
+	}
+	return failed(fmt.Errorf("checkpoint %s: %w; its program goes on", s.path, why))
+}
+
+// dump has CRIU write the processes. One that is to end is stopped then, until it is known that the image is whole.
+func (s *checkpointStep) dump(ctx context.Context) error {
+	hold, err := os.Open(s.found.GetLock())
+	if err == nil {
+		err = unix.Flock(int(hold.Fd()), unix.LOCK_SH)
+	}
+	if err != nil {
+		return fmt.Errorf("hold the program: %w", err)
+	}
+	defer hold.Close()
+	after := criu.Running
+	if s.stop {
+		after = criu.Stopped
+	}
+	return s.criu.Dump(ctx, criu.Dump{
+		PID: int(s.found.GetProcesses()[0]), Dir: s.writer.Files(), After: after, External: criu.External(s.streams), Terminal: true, Hold: hold,
+	})
+}
+
+// commit ends the image, with the key of this machine.
+func (s *checkpointStep) commit(ctx context.Context) (image.Stats, error) {
+	key, err := signingKey(s.keyFile)
+	if err != nil {
+		return image.Stats{}, err
+	}
+	return s.writer.Commit(ctx, s.about, key)
+}
+
+// signingKey is the key in a file, or where that of this machine is. It is made where there is none.
+func signingKey(file string) (ed25519.PrivateKey, error) {
+	if file == "" {
+		var err error
+		if file, err = image.KeyFile(); err != nil {
+			return nil, err
+		}
+	}
+	return image.MakeKey(file)
+}
+
+// end has the daemon end the program. The image is there, whatever comes of it.
+func (s *checkpointStep) end() error {
+	s.ended = true
+	err := ignoreEOF(s.stream.Send(&api.CheckpointRequest{Step: api.CheckpointRequest_END}))
+	if err == nil {
+		_, err = s.stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("the daemon does not end its call")
+	}
+	return failed(fmt.Errorf("checkpoint %s: the image is whole; its program may not have ended: %w", s.path, err))
+}
