@@ -36,6 +36,7 @@ type account struct {
 	least, mean, weights int64
 	scan, noted          uint64 // the last scan that saw a child, and the account
 	calm                 uint64 // the last scan in which only guests below it counted
+	absent               uint64 // the last scan in which one below it waited whose memory is away
 }
 
 // mulDiv is a*b/c without overflow in between; the result is at most forever. a and b are at least 0, c is above 0.

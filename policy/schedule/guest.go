@@ -363,7 +363,7 @@ func (x *seat) bill(spent, switches int64) {
 	}
 	byMin := x.shortfall(x.now) < x.now
 	for a := x.account; a.parent != nil; a = a.parent {
-		waited := a.parent.scan == d.scan || d.contended && !d.pressed // or only those wait whose memory is away
+		waited := a.parent.scan == d.scan || a.parent.absent == d.scan
 		a.take(x.now, spent, d.options.SliceMax, waited)
 		if !waited {
 			continue
