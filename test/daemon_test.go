@@ -462,10 +462,13 @@ func TestDaemonLeavesWhenIdle(t *testing.T) {
 	}
 }
 
-// Two daemons of one folder: the second says so and leaves the first alone.
+// A daemon does not take the place of one whose lgpus programs use. It does of one that a command has started and nobody
+// uses: the tree stays as it is.
 func TestSecondDaemon(t *testing.T) {
 	p := newPlace(t)
 	p.must("create", "/x")
+	used := p.start("lgpu", "run", shape, "--name", "used", "--", "cat")
+	p.wait("the program", func() bool { return p.directory("/used") != nil })
 	pid := p.daemon().Daemon.GetPid()
 	second := p.start("lgpu", "daemon")
 	if s := second.status(); s != 1 || !strings.Contains(second.stderr.String(), "running already") {
@@ -473,6 +476,16 @@ func TestSecondDaemon(t *testing.T) {
 	}
 	if now := p.daemon().Daemon.GetPid(); now != pid {
 		t.Errorf("daemon %d in place of %d", now, pid)
+	}
+	used.end()
+	third := p.start("lgpu", "daemon")
+	p.waitForDaemonAfter(pid)
+	if p.directory("/x") == nil {
+		t.Error("/x is gone")
+	}
+	p.must("daemon", "stop")
+	if s := third.status(); s != 0 {
+		t.Errorf("status %d, %s", s, third.stderr.String())
 	}
 }
 
