@@ -7,7 +7,8 @@
     move    lgpu suspend and lgpu resume of one program
     cold    lgpu suspend of a program as soon as it has its memory, and when the host's memory for it is made
     pair    one program leaves the device while another one comes back
-    link    what the link to the device does without lgpu, one way and both ways at once, in one process
+    link    what the link to the device does without lgpu, one way and both ways at once, in one process: with memory that the
+            driver makes, and with a memory file that is registered, as lgpu's copies are
     again   a small program is suspended and resumed 1,000 times: what it has of the machine before and after
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
     train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
@@ -25,6 +26,7 @@ Every row checks that memory has the bits that it had. Prints Markdown; appends 
 import argparse
 import ctypes
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -90,13 +92,22 @@ def link(size):
     cuda, streams = Cuda(), [ctypes.c_void_p() for _ in range(4)]
     for s in streams:
         cuda.call("cuStreamCreate", ctypes.byref(s), 1)
-    ends = []
+    device, driver, files = [], [], []  # addresses; of files, with their mappings, which must stay
     for _ in range(2):
         host = ctypes.c_void_p()
         cuda.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(size), 1)
-        ends.append((cuda.alloc(size).value, host.value))
+        device.append(cuda.alloc(size).value)
+        driver.append(host.value)
+        f = os.memfd_create("link")
+        os.truncate(f, size)
+        mapping = mmap.mmap(f, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        files.append((at, mapping))
+        for offset in range(0, size, 32 * MIB):
+            cuda.call("cuMemHostRegister_v2", ctypes.c_uint64(at + offset), ctypes.c_size_t(min(size - offset, 32 * MIB)), 1)
     got = {}
-    for name, piece in (("32 MiB", 32 * MIB), ("whole", size)):
+    for name, piece, hosts in (("32 MiB", 32 * MIB, driver), ("whole", size, driver), ("file", 32 * MIB, [at for at, _ in files])):
+        ends = list(zip(device, hosts))
         for way in ("out", "in", "both"):
             for lanes in (1, 2):
                 took = []
@@ -105,12 +116,12 @@ def link(size):
                     for i, offset in enumerate(range(0, size, piece)):
                         n = ctypes.c_size_t(min(piece, size - offset))
                         for back in ((False,), (True,), (False, True))[("out", "in", "both").index(way)]:
-                            device, host = (ctypes.c_uint64(end + offset) for end in ends[back])
+                            there, here = (ctypes.c_uint64(end + offset) for end in ends[back])
                             stream = streams[2 * back + i % lanes]
                             if back:
-                                cuda.call("cuMemcpyHtoDAsync_v2", device, host, n, stream)
+                                cuda.call("cuMemcpyHtoDAsync_v2", there, here, n, stream)
                             else:
-                                cuda.call("cuMemcpyDtoHAsync_v2", host, device, n, stream)
+                                cuda.call("cuMemcpyDtoHAsync_v2", here, there, n, stream)
                     cuda.call("cuCtxSynchronize")
                     took.append(time.perf_counter() - began)
                 got["%s, %s, %d" % (way, name, lanes)] = [size * (2 if way == "both" else 1) / 1e9 / t for t in took]
@@ -427,10 +438,11 @@ def links(b, size):
     p = Program(b, "link", None, size, wait=False)
     got = p.read()
     p.close()
-    print("\n| GB/s, %.3g GiB each way | in pieces of 32 MiB, one stream | two | whole, one stream | two |\n|---|---|---|---|---|" % (size / GIB))
+    print("\n| GB/s, %.3g GiB each way | in pieces of 32 MiB, one stream | two | whole, one stream | two | a file, in pieces, one stream "
+          "| two |\n|%s" % (size / GIB, "---|" * 7))
     for way in ("out", "in", "both"):
         print("| %s | %s |" % (way, " | ".join(spread(got["%s, %s, %d" % (way, piece, lanes)], "%.1f")
-                                               for piece in ("32 MiB", "whole") for lanes in (1, 2))), flush=True)
+                                               for piece in ("32 MiB", "whole", "file") for lanes in (1, 2))), flush=True)
     b.report("link", bytes=size, **got)
 
 
