@@ -151,10 +151,8 @@ func (r *residence) welcome(of *holding, device int) {
 // copy is a file for memory of a device.
 func (r *residence) copy(uuid gpu.UUID, tier hostcopy.Tier) *hostcopy.Copy {
 	node := -1
-	for _, d := range r.daemon.inventory.present() {
-		if d.UUID == uuid {
-			node = nodeOf(d.PCI)
-		}
+	if d := r.daemon.inventory.device(uuid); d != nil {
+		node = nodeOf(d.PCI)
 	}
 	return r.keeper.Copy(tier, node)
 }

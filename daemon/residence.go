@@ -183,13 +183,13 @@ func (r *residence) fixed(h holder, device int, m protocol.Message) {
 
 // ceiling is the most that an lgpu can have of a device, whatever its clients say.
 func (r *residence) ceiling(id uint64, uuid gpu.UUID) uint64 {
-	for _, d := range r.daemon.inventory.present() {
-		if dir, ok := r.daemon.tree.ByID(id); ok && d.UUID == uuid {
-			gets, _ := dir.Device(d.Identity())
-			return gets.MemoryMax.Or(d.Memory)
-		}
+	d := r.daemon.inventory.device(uuid)
+	dir, ok := r.daemon.tree.ByID(id)
+	if d == nil || !ok {
+		return 0
 	}
-	return 0
+	gets, _ := dir.Device(d.Identity())
+	return gets.MemoryMax.Or(d.Memory)
 }
 
 // Kept implements tenant.ResidenceHandler.
@@ -259,10 +259,8 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 
 // most is the largest file that a client can need for a device.
 func (r *residence) most(uuid gpu.UUID) uint64 {
-	for _, d := range r.daemon.inventory.present() {
-		if d.UUID == uuid {
-			return d.Memory
-		}
+	if d := r.daemon.inventory.device(uuid); d != nil {
+		return d.Memory
 	}
 	return 0
 }

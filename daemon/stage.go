@@ -196,11 +196,10 @@ func (r *residence) unfit(id uint64, uuid gpu.UUID) (budget uint64, is bool) {
 
 // tooSmall says that a device's budget is, for people.
 func (r *residence) tooSmall(uuid gpu.UUID, needed uint64) string {
-	for _, d := range r.daemon.inventory.present() {
-		if d.UUID == uuid {
-			return fmt.Sprintf("memory.budget of the device is %s, and with what other lgpus keep there %s would be needed",
-				units.FormatSize(r.daemon.tree.Budget(d.Identity())), units.FormatSize(needed))
-		}
+	d := r.daemon.inventory.device(uuid)
+	if d == nil {
+		return "the device is gone"
 	}
-	return "the device is gone"
+	return fmt.Sprintf("memory.budget of the device is %s, and with what other lgpus keep there %s would be needed",
+		units.FormatSize(r.daemon.tree.Budget(d.Identity())), units.FormatSize(needed))
 }

@@ -95,11 +95,7 @@ func (p *place) restore(image string, options ...string) *tenant {
 // small is held, with little memory, so that its images are small.
 func (p *place) small(name string, options ...string) *tenant {
 	p.t.Helper()
-	args := append([]string{"run", tideShape, "--name", name}, options...)
-	c := p.start("lgpu", append(args, "--", "tide", linear, control)...)
-	c.until("ready")
-	c.expect("hold CUDA_SUCCESS", "hold %d %d", smallCount, smallBlock)
-	return c
+	return p.holding(name, smallCount, smallBlock, options...)
 }
 
 // What a small program holds: as many allocations of so many bytes.

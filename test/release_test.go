@@ -17,10 +17,16 @@ import (
 // held starts a program in an lgpu of its own that holds memory which stays on its device.
 func (p *place) held(name string, options ...string) *tenant {
 	p.t.Helper()
+	return p.holding(name, tideCount, tideBlock, options...)
+}
+
+// holding starts one that holds so many allocations of so many bytes.
+func (p *place) holding(name string, count, block int, options ...string) *tenant {
+	p.t.Helper()
 	args := append([]string{"run", tideShape, "--name", name}, options...)
 	c := p.start("lgpu", append(args, "--", "tide", linear, control)...)
 	c.until("ready")
-	c.expect("hold CUDA_SUCCESS", "hold %d %d", tideCount, tideBlock)
+	c.expect("hold CUDA_SUCCESS", "hold %d %d", count, block)
 	return c
 }
 

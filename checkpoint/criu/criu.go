@@ -78,6 +78,18 @@ func Find() (Program, error) {
 	return Program{}, ErrMissing
 }
 
+// Installed returns the CRIU that Find finds, if this process can dump and restore by it.
+func Installed(ctx context.Context) (Program, error) {
+	if os.Geteuid() != 0 {
+		return Program{}, ErrRights
+	}
+	p, err := Find()
+	if err == nil {
+		err = p.able(ctx)
+	}
+	return p, err
+}
+
 // Version asks for the version.
 func (p Program) Version(ctx context.Context) (Version, error) {
 	a, err := p.ask(ctx, "version", requestVersion, plain())

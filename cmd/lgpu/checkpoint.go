@@ -124,33 +124,23 @@ func (p *phases) rest() (all, rest float64) {
 	return all, rest
 }
 
-// table writes them for people.
+// phaseTable writes phases for people.
 func phaseTable(b *strings.Builder, all []releasedPhase, total, rest float64) {
-	row := func(name string, seconds float64) { fmt.Fprintf(b, "%13s %9.1f ms\n", name, 1000*seconds) }
-	for _, p := range all {
-		row(p.Phase, p.Seconds)
-	}
-	row("other", rest)
-	row("total", total)
+	phaseRows(b, all...)
+	phaseRows(b, releasedPhase{"other", rest}, releasedPhase{"total", total})
 }
 
 // installedCRIU is the CRIU that there is, if it will do.
 func installedCRIU(ctx context.Context, verb string) (criu.Program, error) {
-	if os.Geteuid() != 0 {
-		return criu.Program{}, &exit{status: statusFailed, err: fmt.Errorf("%s: %w", verb, criu.ErrRights), hint: "call it as root"}
-	}
-	p, err := criu.Find()
-	var v criu.Version
+	p, err := criu.Installed(ctx)
 	if err == nil {
-		v, err = p.Version(ctx)
+		return p, nil
 	}
-	if err == nil && !v.Enough() {
-		err = fmt.Errorf("%w; %s is %v", criu.ErrOld, p.Path, v)
+	hint := "lgpu doctor says what to do"
+	if errors.Is(err, criu.ErrRights) {
+		hint = "call it as root"
 	}
-	if err != nil {
-		return p, &exit{status: statusFailed, err: fmt.Errorf("%s: %w", verb, err), hint: "lgpu doctor says what to do"}
-	}
-	return p, nil
+	return p, &exit{status: statusFailed, err: fmt.Errorf("%s: %w", verb, err), hint: hint}
 }
 
 func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err error) {
@@ -188,7 +178,11 @@ func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err 
 		}{1, []imageTaken{done}})
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s is in %s (%s); its program %s\n", path, k.to, size(done.Written), map[bool]string{true: "is ended", false: "goes on"}[k.stop])
+	now := "goes on"
+	if k.stop {
+		now = "is ended"
+	}
+	fmt.Fprintf(&b, "%s is in %s (%s); its program %s\n", path, k.to, size(done.Written), now)
 	phaseTable(&b, done.Phases, done.Seconds, done.Rest)
 	return say(c.OutOrStdout(), b.String())
 }

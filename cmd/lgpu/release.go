@@ -82,12 +82,16 @@ func (r released) write(b *strings.Builder) {
 	default:
 		fmt.Fprintf(b, "resumed %s: its programs are on the devices\n", r.Path)
 	}
-	row := func(name string, seconds float64) { fmt.Fprintf(b, "%13s %9.1f ms\n", name, 1000*seconds) }
-	for _, p := range r.Phases {
-		row(p.Phase, p.Seconds)
-	}
 	if len(r.Phases) > 0 {
-		row("total", r.Seconds)
+		phaseRows(b, r.Phases...)
+		phaseRows(b, releasedPhase{"total", r.Seconds})
+	}
+}
+
+// phaseRows writes a line for each phase.
+func phaseRows(b *strings.Builder, all ...releasedPhase) {
+	for _, p := range all {
+		fmt.Fprintf(b, "%13s %9.1f ms\n", p.Phase, 1000*p.Seconds)
 	}
 }
 

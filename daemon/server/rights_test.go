@@ -28,6 +28,17 @@ import (
 )
 
 // Users of the tests: no user of the machine has these numbers.
+// last reads a stream to its end, unless it could not be begun, and returns why it ended: nil if it was not refused.
+func last[T any](stream interface{ Recv() (*T, error) }, err error) error {
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
 const (
 	stranger   = 424201
 	owner      = 424202
@@ -201,39 +212,21 @@ func TestEveryCall(t *testing.T) {
 		}},
 		api.Control_Release_FullMethodName: {stranger: refused, call: func(ctx context.Context, c *api.Conn) error {
 			stream, err := c.Release(ctx, &api.ReleaseRequest{Path: "/mine/x", Back: true})
-			for err == nil {
-				_, err = stream.Recv()
-			}
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return err
+			return last(stream, err)
 		}},
 		api.Control_Checkpoint_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
 			stream, err := c.Checkpoint(ctx)
 			if err == nil {
 				err = stream.CloseSend()
 			}
-			if err == nil {
-				_, err = stream.Recv()
-			}
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return err
+			return last(stream, err)
 		}},
 		api.Control_Restore_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
 			stream, err := c.Restore(ctx)
 			if err == nil {
 				err = stream.CloseSend()
 			}
-			if err == nil {
-				_, err = stream.Recv()
-			}
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return err
+			return last(stream, err)
 		}},
 		api.Control_Chown_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
 			uid := uint32(stranger)

@@ -263,28 +263,28 @@ func (k *Parking) whyUnlinked(p Process) error {
 
 // say says something to a client. False: it has no connection.
 func (k *Parking) say(p Process, m protocol.Message) bool {
+	conn, index := k.connection(p)
+	if conn == nil {
+		return false
+	}
+	m.Client = index
+	conn.send(m, "")
+	return true
+}
+
+// connection returns the connection of a client, nil if it has none, and its index.
+func (k *Parking) connection(p Process) (*connection, uint32) {
 	k.server.mu.Lock()
-	c := k.server.clients[p]
-	var conn *connection
-	if c != nil {
-		conn, m.Client = c.conn, uint32(c.index)
+	defer k.server.mu.Unlock()
+	if c := k.server.clients[p]; c != nil {
+		return c.conn, uint32(c.index)
 	}
-	k.server.mu.Unlock()
-	if conn != nil {
-		conn.send(m, "")
-	}
-	return conn != nil
+	return nil, 0
 }
 
 // cut ends the connection of a client.
 func (k *Parking) cut(p Process) {
-	k.server.mu.Lock()
-	var conn *connection
-	if c := k.server.clients[p]; c != nil {
-		conn = c.conn
-	}
-	k.server.mu.Unlock()
-	if conn != nil {
+	if conn, _ := k.connection(p); conn != nil {
 		conn.close()
 	}
 }

@@ -289,6 +289,13 @@ func (a *account) raise(scan uint64, levels int) {
 	}
 }
 
+// noteAbsent notes on all levels that a seat waits whose memory is away.
+func (a *account) noteAbsent(scan uint64) {
+	for ; a.parent != nil; a = a.parent {
+		a.parent.absent = scan
+	}
+}
+
 // short is the lowest level without that much credit: 0 for the account itself; its depth when all have it.
 func (a *account) short(now, amount int64) int {
 	level := 0

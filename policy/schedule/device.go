@@ -98,8 +98,8 @@ func (d *device) raiseFloors() {
 		if counts(x) && x.job.here() {
 			x.note(d.scan, x.levels, most)
 		}
-		for a := x.account; x.claiming && !x.job.here() && a.parent != nil; a = a.parent {
-			a.parent.absent = d.scan
+		if x.claiming && !x.job.here() {
+			x.noteAbsent(d.scan)
 		}
 	}
 	if d.options.Preempt {

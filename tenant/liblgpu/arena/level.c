@@ -45,6 +45,11 @@ uint64_t lgpu_level_resident(const struct lgpu_state *s, int device)
 	return minus(lgpu_level_total(s, device), lgpu_arena_bytes(device) - lgpu_arena_resident(device));
 }
 
+uint64_t lgpu_level_excess(const struct lgpu_state *s, int device)
+{
+	return minus(lgpu_level_resident(s, device), load(&lgpu_levels[device].value));
+}
+
 void lgpu_level_set(int device, uint64_t value)
 {
 	store(&lgpu_levels[device].asked, 0); // what everything takes is to be asked for anew

@@ -196,11 +196,11 @@ static uint64_t send(const struct lgpu_state *s, int device, const struct list *
 {
 	size_t looked = 0;
 	for (size_t i = 0; i < list->count && *r == CUDA_SUCCESS && !lgpu_mover_newer(); i++) {
-		uint64_t level = __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED), resident = lgpu_level_resident(s, device);
-		if (resident <= level + f->bytes)
+		uint64_t excess = lgpu_level_excess(s, device);
+		if (excess <= f->bytes)
 			break;
 		if (i == looked) {
-			looked += look(list, i, resident - level - f->bytes, r);
+			looked += look(list, i, excess - f->bytes, r);
 			if (looked == i)
 				return *r == CUDA_SUCCESS ? LGPU_LINK_WHY_STORE : 0;
 		}
@@ -221,8 +221,7 @@ static uint64_t send(const struct lgpu_state *s, int device, const struct list *
 static void prepare(const struct lgpu_state *s, int device, const struct list *l)
 {
 	bool loaded = false;
-	uint64_t level = __atomic_load_n(&lgpu_levels[device].value, __ATOMIC_RELAXED), resident = lgpu_level_resident(s, device);
-	lgpu_clean_begins(device, resident > level ? resident - level : 0);
+	lgpu_clean_begins(device, lgpu_level_excess(s, device));
 	for (size_t i = 0; i < l->count; i++) {
 		struct lgpu_owner *o = l->part[i].block->owner;
 		if ((i == 0 || o != l->part[i - 1].block->owner) && equip(o) == CUDA_SUCCESS)

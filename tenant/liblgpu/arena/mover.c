@@ -128,14 +128,13 @@ static void settled(const struct lgpu_state *s, int device, uint64_t why)
 
 // ---- deciding
 
-static bool over(const struct lgpu_state *s, int device) { return lgpu_level_resident(s, device) > level_of(device); }
+static bool over(const struct lgpu_state *s, int device) { return lgpu_level_excess(s, device) != 0; }
 static bool fits(const struct lgpu_state *s, int device) { return lgpu_level_total(s, device) <= level_of(device); }
 
 // movable is how much memory would leave a device for its level to hold.
 static uint64_t movable(const struct lgpu_state *s, int device)
 {
-	uint64_t resident = lgpu_level_resident(s, device), level = level_of(device), here = lgpu_arena_resident(device);
-	uint64_t excess = resident > level ? resident - level : 0;
+	uint64_t excess = lgpu_level_excess(s, device), here = lgpu_arena_resident(device);
 	return excess < here ? excess : here;
 }
 

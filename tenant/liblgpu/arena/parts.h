@@ -303,9 +303,11 @@ struct lgpu_level {
 };
 extern struct lgpu_level lgpu_levels[LGPU_MAX_DEVICES];
 
-// lgpu_level_total is what this process holds of a device, resident or not; lgpu_level_resident is what is resident.
+// lgpu_level_total is what this process holds of a device, resident or not; lgpu_level_resident is what is resident, and
+// lgpu_level_excess how much of that is more than the level.
 uint64_t lgpu_level_total(const struct lgpu_state *s, int device);
 uint64_t lgpu_level_resident(const struct lgpu_state *s, int device);
+uint64_t lgpu_level_excess(const struct lgpu_state *s, int device);
 // lgpu_level_set sets what may be resident, and wakes those who wait for it.
 void lgpu_level_set(int device, uint64_t value);
 void lgpu_level_refuse(int device, uint64_t value);
