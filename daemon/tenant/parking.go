@@ -125,9 +125,6 @@ func (k *Parking) Expect(pids []int) (forget func()) {
 // Rejoin has a parked process come back, and returns once it is a client again that is charged for what it holds, and still
 // halted. Otherwise it stays parked.
 func (k *Parking) Rejoin(ctx context.Context, p Process) error {
-	if k.linked(p) {
-		return nil // it has come back by itself
-	}
 	_, life, err := find(p)
 	if errors.Is(err, errEnded) {
 		return ErrEnded
@@ -136,13 +133,17 @@ func (k *Parking) Rejoin(ctx context.Context, p Process) error {
 		return err
 	}
 	defer life.Close()
-	// One from an image is no client yet, of which the Server would notice the end.
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() { life.await(); cancel(ErrEnded) }()
 	w, err := k.await(p, protocol.Halted, 0)
 	if err != nil {
 		return err
 	}
+	if k.linked(p) { // it has come back by itself; asked after await, so that one that comes now is heard
+		k.forgetCall(p, w)
+		return nil
+	}
+	// One from an image is no client yet, of which the Server would notice the end.
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { life.await(); cancel(ErrEnded) }()
 	k.Keep(p, false)
 	k.callParked()
 	m, err := k.hear(ctx, p, w)
