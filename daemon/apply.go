@@ -17,11 +17,13 @@ import (
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
-// commit keeps a change of the tree before it takes effect, and in the same write what create knows of a new lgpu: without its
-// devices it would have all of them. The tree's lock is held.
+// commit keeps a change of the tree before it takes effect, and in the same write what is known of an lgpu: of a new one, which
+// would have all devices without it, or of one that moves to other devices with its limits. The tree's lock is held.
 func (n *Daemon) commit(c limits.Change) error {
 	if record, ok := c.Note.(store.Lgpu); ok {
-		record.ID = c.Created[0]
+		if record.ID == 0 {
+			record.ID = c.Created[0]
+		}
 		return n.store.SaveTree(c.State, record)
 	}
 	return n.store.SaveTree(c.State)

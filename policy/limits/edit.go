@@ -170,6 +170,21 @@ func (e Editor) Update(path string, writes []Assignment) error {
 	return nil
 }
 
+// Exchange has a directory ask for on each device what it asked for on another: pairs are the UUIDs from and to, each device
+// at most once on either side. What it asked for on a device that only comes goes to one that only leaves, in the order of
+// pairs; so pairs the other way round take it back. note is for Commit, as that of a CreateSpec. Errors are *Error: ENOENT,
+// ENODEV, EINVAL (a device twice), EIO, and those of Update.
+func (t *Tree) Exchange(path string, pairs [][2]string, note any) error {
+	return t.change(nil, path, func(next *state) *Error {
+		n, err := next.find(path)
+		if err != nil {
+			return err
+		}
+		next.note = note
+		return next.exchange(n, pairs)
+	})
+}
+
 // write is state.write as far as the author may.
 func (e Editor) write(next *state, n *directory, writes []Assignment) *Error {
 	for _, w := range writes {

@@ -2,11 +2,13 @@ package limits
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"syscall"
 
+	"github.com/lgpu/lgpu/internal/list"
 	"github.com/lgpu/lgpu/internal/units"
 )
 
@@ -157,6 +159,53 @@ func (s *state) request(n *directory, r Request) *Error {
 			err.Path, err.File = n.Path, computeMin.file
 			return err
 		}
+	}
+	return nil
+}
+
+// exchange is Tree.Exchange.
+func (s *state) exchange(n *directory, pairs [][2]string) *Error {
+	refuse := func(errno syscall.Errno, device, reason string) *Error {
+		return &Error{Errno: errno, Path: n.Path, Token: device, Reason: reason}
+	}
+	source := map[string]string{} // by the device where it is to be
+	leaves := map[string]bool{}
+	for _, p := range pairs {
+		if _, twice := source[p[1]]; twice || leaves[p[0]] {
+			return refuse(syscall.EINVAL, p[0], "it is to be exchanged with "+p[1]+", and one of them with another")
+		}
+		source[p[1]], leaves[p[0]] = p[0], true
+	}
+	var comes []string // devices that only come
+	for _, p := range pairs {
+		if !leaves[p[1]] {
+			comes = append(comes, p[1])
+		}
+	}
+	for _, p := range pairs {
+		if _, filled := source[p[0]]; !filled {
+			source[p[0]], comes = comes[0], comes[1:]
+		}
+	}
+	before := n.DirectoryState.Devices
+	for to := range source {
+		s.setLimits(n, to, Limits{})
+	}
+	for _, to := range slices.Sorted(maps.Keys(source)) {
+		d, err := s.device(to)
+		if err != nil {
+			return refuse(syscall.ENODEV, to, err.Error())
+		}
+		wanted := before[source[to]]
+		wanted.Held = list.Set{} // which were the other device's
+		if err := s.requestOn(n, d, Request{Limits: wanted}); err != nil {
+			err.Path = n.Path
+			return err
+		}
+	}
+	if err := s.kept(n, before); err != nil {
+		err.Path, err.File = n.Path, computeMin.file
+		return err
 	}
 	return nil
 }

@@ -204,7 +204,7 @@ type Change struct {
 	Created, Changed, Removed []uint64
 	// By is who made it, nil for those who hold the tree.
 	By *Author
-	// Note is that of the CreateSpec that made it: what Commit keeps in the same write.
+	// Note is that of the CreateSpec, or of the Exchange, that made it: what Commit keeps in the same write.
 	Note any
 	// State is everything that must survive, after the change. It is shared with the tree and must not be changed.
 	State State
