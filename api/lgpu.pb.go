@@ -303,7 +303,7 @@ func (x CheckpointRequest_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CheckpointRequest_Step.Descriptor instead.
 func (CheckpointRequest_Step) EnumDescriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37, 0}
+	return file_lgpu_proto_rawDescGZIP(), []int{39, 0}
 }
 
 type InfoRequest struct {
@@ -3314,6 +3314,122 @@ func (x *ReleasePhase) GetTook() uint64 {
 	return 0
 }
 
+type MigrateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Their indices, UUIDs, or beginnings of those: the first takes the place of the lgpu's first.
+	Devices       []string `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrateRequest) Reset() {
+	*x = MigrateRequest{}
+	mi := &file_lgpu_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrateRequest) ProtoMessage() {}
+
+func (x *MigrateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrateRequest.ProtoReflect.Descriptor instead.
+func (*MigrateRequest) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *MigrateRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MigrateRequest) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+type MigrateProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The way off the devices.
+	Away *ReleaseProgress `protobuf:"bytes,1,opt,name=away,proto3" json:"away,omitempty"`
+	// The way to the others, which begins when away is over. Programs that had been released before stay so, and have none.
+	Back *ReleaseProgress `protobuf:"bytes,2,opt,name=back,proto3" json:"back,omitempty"`
+	// In nanoseconds, at the end.
+	Total         uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrateProgress) Reset() {
+	*x = MigrateProgress{}
+	mi := &file_lgpu_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrateProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrateProgress) ProtoMessage() {}
+
+func (x *MigrateProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrateProgress.ProtoReflect.Descriptor instead.
+func (*MigrateProgress) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *MigrateProgress) GetAway() *ReleaseProgress {
+	if x != nil {
+		return x.Away
+	}
+	return nil
+}
+
+func (x *MigrateProgress) GetBack() *ReleaseProgress {
+	if x != nil {
+		return x.Back
+	}
+	return nil
+}
+
+func (x *MigrateProgress) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
 type CheckpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the first request.
@@ -3325,7 +3441,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3453,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[37]
+	mi := &file_lgpu_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3466,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{37}
+	return file_lgpu_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CheckpointRequest) GetPath() string {
@@ -3379,7 +3495,7 @@ type CheckpointReply struct {
 
 func (x *CheckpointReply) Reset() {
 	*x = CheckpointReply{}
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3391,7 +3507,7 @@ func (x *CheckpointReply) String() string {
 func (*CheckpointReply) ProtoMessage() {}
 
 func (x *CheckpointReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[38]
+	mi := &file_lgpu_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3404,7 +3520,7 @@ func (x *CheckpointReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointReply.ProtoReflect.Descriptor instead.
 func (*CheckpointReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{38}
+	return file_lgpu_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CheckpointReply) GetFound() *CheckpointFound {
@@ -3437,7 +3553,7 @@ type CheckpointFound struct {
 
 func (x *CheckpointFound) Reset() {
 	*x = CheckpointFound{}
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3565,7 @@ func (x *CheckpointFound) String() string {
 func (*CheckpointFound) ProtoMessage() {}
 
 func (x *CheckpointFound) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[39]
+	mi := &file_lgpu_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3578,7 @@ func (x *CheckpointFound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointFound.ProtoReflect.Descriptor instead.
 func (*CheckpointFound) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{39}
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CheckpointFound) GetProcesses() []int32 {
@@ -3501,7 +3617,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3513,7 +3629,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[40]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3526,7 +3642,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{40}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RestoreRequest) GetPath() string {
@@ -3560,7 +3676,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3572,7 +3688,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3585,7 +3701,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -3610,7 +3726,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3738,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3751,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
 }
 
 type CreateRequest struct {
@@ -3652,7 +3768,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3780,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3793,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{43}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -3717,7 +3833,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3729,7 +3845,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3742,7 +3858,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{44}
+	return file_lgpu_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -3761,7 +3877,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3773,7 +3889,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3786,7 +3902,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{45}
+	return file_lgpu_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -3804,7 +3920,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3816,7 +3932,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3829,7 +3945,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{46}
+	return file_lgpu_proto_rawDescGZIP(), []int{48}
 }
 
 type ChownRequest struct {
@@ -3844,7 +3960,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3856,7 +3972,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3869,7 +3985,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{47}
+	return file_lgpu_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -3901,7 +4017,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3913,7 +4029,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3926,7 +4042,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{48}
+	return file_lgpu_proto_rawDescGZIP(), []int{50}
 }
 
 type PageRequest struct {
@@ -3937,7 +4053,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3949,7 +4065,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3962,7 +4078,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{49}
+	return file_lgpu_proto_rawDescGZIP(), []int{51}
 }
 
 type PageReply struct {
@@ -3975,7 +4091,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[50]
+	mi := &file_lgpu_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3987,7 +4103,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[50]
+	mi := &file_lgpu_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4000,7 +4116,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{50}
+	return file_lgpu_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -4020,7 +4136,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[51]
+	mi := &file_lgpu_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4148,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[51]
+	mi := &file_lgpu_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4161,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{51}
+	return file_lgpu_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StopRequest) GetUnused() bool {
@@ -4063,7 +4179,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[52]
+	mi := &file_lgpu_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4191,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[52]
+	mi := &file_lgpu_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4204,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{52}
+	return file_lgpu_proto_rawDescGZIP(), []int{54}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -4126,7 +4242,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[53]
+	mi := &file_lgpu_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4138,7 +4254,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[53]
+	mi := &file_lgpu_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4151,7 +4267,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{53}
+	return file_lgpu_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -4256,7 +4372,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[54]
+	mi := &file_lgpu_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4268,7 +4384,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[54]
+	mi := &file_lgpu_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4281,7 +4397,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{54}
+	return file_lgpu_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Attachment) GetPath() string {
@@ -4341,7 +4457,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[55]
+	mi := &file_lgpu_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4353,7 +4469,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[55]
+	mi := &file_lgpu_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4366,7 +4482,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{55}
+	return file_lgpu_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -4437,7 +4553,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[56]
+	mi := &file_lgpu_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4449,7 +4565,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[56]
+	mi := &file_lgpu_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4462,7 +4578,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{56}
+	return file_lgpu_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -4805,7 +4921,14 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x05total\x18\x04 \x01(\x04R\x05total\"8\n" +
 	"\fReleasePhase\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +
-	"\x04took\x18\x02 \x01(\x04R\x04took\"\x8d\x01\n" +
+	"\x04took\x18\x02 \x01(\x04R\x04took\">\n" +
+	"\x0eMigrateRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
+	"\adevices\x18\x02 \x03(\tR\adevices\"\x83\x01\n" +
+	"\x0fMigrateProgress\x12,\n" +
+	"\x04away\x18\x01 \x01(\v2\x18.lgpu.v1.ReleaseProgressR\x04away\x12,\n" +
+	"\x04back\x18\x02 \x01(\v2\x18.lgpu.v1.ReleaseProgressR\x04back\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\"\x8d\x01\n" +
 	"\x11CheckpointRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x123\n" +
 	"\x04step\x18\x02 \x01(\x0e2\x1f.lgpu.v1.CheckpointRequest.StepR\x04step\"/\n" +
@@ -4928,13 +5051,14 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Energy\x12\x16.lgpu.v1.EnergyRequest\x1a\x14.lgpu.v1.EnergyPoint\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\xcc\x04\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x8c\x05\n" +
 	"\aControl\x129\n" +
 	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
 	"\x06Remove\x12\x16.lgpu.v1.RemoveRequest\x1a\x14.lgpu.v1.RemoveReply\x123\n" +
 	"\x05Write\x12\x15.lgpu.v1.WriteRequest\x1a\x13.lgpu.v1.WriteReply\x12>\n" +
-	"\aRelease\x12\x17.lgpu.v1.ReleaseRequest\x1a\x18.lgpu.v1.ReleaseProgress0\x01\x12F\n" +
+	"\aRelease\x12\x17.lgpu.v1.ReleaseRequest\x1a\x18.lgpu.v1.ReleaseProgress0\x01\x12>\n" +
+	"\aMigrate\x12\x17.lgpu.v1.MigrateRequest\x1a\x18.lgpu.v1.MigrateProgress0\x01\x12F\n" +
 	"\n" +
 	"Checkpoint\x12\x1a.lgpu.v1.CheckpointRequest\x1a\x18.lgpu.v1.CheckpointReply(\x010\x01\x12@\n" +
 	"\aRestore\x12\x17.lgpu.v1.RestoreRequest\x1a\x18.lgpu.v1.ReleaseProgress(\x010\x01\x123\n" +
@@ -4955,7 +5079,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -4999,45 +5123,47 @@ var file_lgpu_proto_goTypes = []any{
 	(*ReleaseRequest)(nil),        // 39: lgpu.v1.ReleaseRequest
 	(*ReleaseProgress)(nil),       // 40: lgpu.v1.ReleaseProgress
 	(*ReleasePhase)(nil),          // 41: lgpu.v1.ReleasePhase
-	(*CheckpointRequest)(nil),     // 42: lgpu.v1.CheckpointRequest
-	(*CheckpointReply)(nil),       // 43: lgpu.v1.CheckpointReply
-	(*CheckpointFound)(nil),       // 44: lgpu.v1.CheckpointFound
-	(*RestoreRequest)(nil),        // 45: lgpu.v1.RestoreRequest
-	(*WriteRequest)(nil),          // 46: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 47: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 48: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 49: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 50: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 51: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 52: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 53: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 54: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 55: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 56: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 57: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 58: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 59: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 60: lgpu.v1.Refusals
-	(*Failure)(nil),               // 61: lgpu.v1.Failure
-	nil,                           // 62: lgpu.v1.RestoreRequest.DevicesEntry
-	nil,                           // 63: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 64: google.protobuf.Timestamp
+	(*MigrateRequest)(nil),        // 42: lgpu.v1.MigrateRequest
+	(*MigrateProgress)(nil),       // 43: lgpu.v1.MigrateProgress
+	(*CheckpointRequest)(nil),     // 44: lgpu.v1.CheckpointRequest
+	(*CheckpointReply)(nil),       // 45: lgpu.v1.CheckpointReply
+	(*CheckpointFound)(nil),       // 46: lgpu.v1.CheckpointFound
+	(*RestoreRequest)(nil),        // 47: lgpu.v1.RestoreRequest
+	(*WriteRequest)(nil),          // 48: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 49: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 50: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 51: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 52: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 53: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 54: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 55: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 56: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 57: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 58: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 59: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 60: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 61: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 62: lgpu.v1.Refusals
+	(*Failure)(nil),               // 63: lgpu.v1.Failure
+	nil,                           // 64: lgpu.v1.RestoreRequest.DevicesEntry
+	nil,                           // 65: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 66: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	7,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	64, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	64, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	66, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	66, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	7,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	11, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	16, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	15, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	64, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	66, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	12, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
 	13, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
 	14, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
 	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	64, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	66, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	17, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	22, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -5049,74 +5175,78 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 22: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	20, // 23: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 24: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	64, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	64, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
-	64, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
+	66, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	66, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
+	66, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
 	26, // 28: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
-	64, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	64, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	64, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	66, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	66, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	66, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
 	29, // 32: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
 	30, // 33: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	64, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	64, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	66, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	66, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
 	33, // 36: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	64, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	64, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	66, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	66, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
 	38, // 39: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
 	38, // 40: lgpu.v1.Files.files:type_name -> lgpu.v1.File
 	41, // 41: lgpu.v1.ReleaseProgress.phases:type_name -> lgpu.v1.ReleasePhase
-	4,  // 42: lgpu.v1.CheckpointRequest.step:type_name -> lgpu.v1.CheckpointRequest.Step
-	44, // 43: lgpu.v1.CheckpointReply.found:type_name -> lgpu.v1.CheckpointFound
-	40, // 44: lgpu.v1.CheckpointReply.progress:type_name -> lgpu.v1.ReleaseProgress
-	62, // 45: lgpu.v1.RestoreRequest.devices:type_name -> lgpu.v1.RestoreRequest.DevicesEntry
-	38, // 46: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	38, // 47: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	19, // 48: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	11, // 49: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	63, // 50: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	60, // 51: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	5,  // 52: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	8,  // 53: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	9,  // 54: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	27, // 55: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	24, // 56: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
-	31, // 57: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	34, // 58: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	36, // 59: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	58, // 60: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	48, // 61: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	50, // 62: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	46, // 63: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	39, // 64: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
-	42, // 65: lgpu.v1.Control.Checkpoint:input_type -> lgpu.v1.CheckpointRequest
-	45, // 66: lgpu.v1.Control.Restore:input_type -> lgpu.v1.RestoreRequest
-	52, // 67: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	54, // 68: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	56, // 69: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	6,  // 70: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	10, // 71: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	10, // 72: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	28, // 73: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	25, // 74: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
-	32, // 75: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	35, // 76: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	37, // 77: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	59, // 78: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	49, // 79: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	51, // 80: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	47, // 81: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	40, // 82: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
-	43, // 83: lgpu.v1.Control.Checkpoint:output_type -> lgpu.v1.CheckpointReply
-	40, // 84: lgpu.v1.Control.Restore:output_type -> lgpu.v1.ReleaseProgress
-	53, // 85: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	55, // 86: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	57, // 87: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	70, // [70:88] is the sub-list for method output_type
-	52, // [52:70] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	40, // 42: lgpu.v1.MigrateProgress.away:type_name -> lgpu.v1.ReleaseProgress
+	40, // 43: lgpu.v1.MigrateProgress.back:type_name -> lgpu.v1.ReleaseProgress
+	4,  // 44: lgpu.v1.CheckpointRequest.step:type_name -> lgpu.v1.CheckpointRequest.Step
+	46, // 45: lgpu.v1.CheckpointReply.found:type_name -> lgpu.v1.CheckpointFound
+	40, // 46: lgpu.v1.CheckpointReply.progress:type_name -> lgpu.v1.ReleaseProgress
+	64, // 47: lgpu.v1.RestoreRequest.devices:type_name -> lgpu.v1.RestoreRequest.DevicesEntry
+	38, // 48: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	38, // 49: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	19, // 50: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	11, // 51: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	65, // 52: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	62, // 53: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	5,  // 54: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	8,  // 55: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	9,  // 56: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	27, // 57: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	24, // 58: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
+	31, // 59: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	34, // 60: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	36, // 61: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	60, // 62: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	50, // 63: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	52, // 64: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	48, // 65: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	39, // 66: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
+	42, // 67: lgpu.v1.Control.Migrate:input_type -> lgpu.v1.MigrateRequest
+	44, // 68: lgpu.v1.Control.Checkpoint:input_type -> lgpu.v1.CheckpointRequest
+	47, // 69: lgpu.v1.Control.Restore:input_type -> lgpu.v1.RestoreRequest
+	54, // 70: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	56, // 71: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	58, // 72: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	6,  // 73: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	10, // 74: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	10, // 75: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	28, // 76: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	25, // 77: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
+	32, // 78: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	35, // 79: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	37, // 80: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	61, // 81: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	51, // 82: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	53, // 83: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	49, // 84: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	40, // 85: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
+	43, // 86: lgpu.v1.Control.Migrate:output_type -> lgpu.v1.MigrateProgress
+	45, // 87: lgpu.v1.Control.Checkpoint:output_type -> lgpu.v1.CheckpointReply
+	40, // 88: lgpu.v1.Control.Restore:output_type -> lgpu.v1.ReleaseProgress
+	55, // 89: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	57, // 90: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	59, // 91: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	73, // [73:92] is the sub-list for method output_type
+	54, // [54:73] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -5133,16 +5263,16 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[16].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[22].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[47].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[53].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[49].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[55].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[57].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   59,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

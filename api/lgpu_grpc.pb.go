@@ -435,6 +435,7 @@ const (
 	Control_Remove_FullMethodName     = "/lgpu.v1.Control/Remove"
 	Control_Write_FullMethodName      = "/lgpu.v1.Control/Write"
 	Control_Release_FullMethodName    = "/lgpu.v1.Control/Release"
+	Control_Migrate_FullMethodName    = "/lgpu.v1.Control/Migrate"
 	Control_Checkpoint_FullMethodName = "/lgpu.v1.Control/Checkpoint"
 	Control_Restore_FullMethodName    = "/lgpu.v1.Control/Restore"
 	Control_Chown_FullMethodName      = "/lgpu.v1.Control/Chown"
@@ -462,6 +463,9 @@ type ControlClient interface {
 	// Release has all programs of an lgpu leave its devices wholly, or come back, all or none, and says how they get on. If
 	// the caller goes, what is under way is turned back.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReleaseProgress], error)
+	// Migrate moves all programs of an lgpu and its limits to other devices, all or none, and says how they get on. What fails,
+	// or the caller's going, brings them back to the devices that they were on.
+	Migrate(ctx context.Context, in *MigrateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MigrateProgress], error)
 	// Checkpoint has the programs of an lgpu leave its devices while the caller, who is root, writes them to an image. The
 	// first request names the lgpu, and the reply says which processes they are; nothing is done yet. Each further request
 	// is a step, and has replies up to one without a stage. If the caller or the daemon goes before END, the programs go on.
@@ -548,9 +552,28 @@ func (c *controlClient) Release(ctx context.Context, in *ReleaseRequest, opts ..
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_ReleaseClient = grpc.ServerStreamingClient[ReleaseProgress]
 
+func (c *controlClient) Migrate(ctx context.Context, in *MigrateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MigrateProgress], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[2], Control_Migrate_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[MigrateRequest, MigrateProgress]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_MigrateClient = grpc.ServerStreamingClient[MigrateProgress]
+
 func (c *controlClient) Checkpoint(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckpointRequest, CheckpointReply], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[2], Control_Checkpoint_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[3], Control_Checkpoint_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -563,7 +586,7 @@ type Control_CheckpointClient = grpc.BidiStreamingClient[CheckpointRequest, Chec
 
 func (c *controlClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[3], Control_Restore_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[4], Control_Restore_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -624,6 +647,9 @@ type ControlServer interface {
 	// Release has all programs of an lgpu leave its devices wholly, or come back, all or none, and says how they get on. If
 	// the caller goes, what is under way is turned back.
 	Release(*ReleaseRequest, grpc.ServerStreamingServer[ReleaseProgress]) error
+	// Migrate moves all programs of an lgpu and its limits to other devices, all or none, and says how they get on. What fails,
+	// or the caller's going, brings them back to the devices that they were on.
+	Migrate(*MigrateRequest, grpc.ServerStreamingServer[MigrateProgress]) error
 	// Checkpoint has the programs of an lgpu leave its devices while the caller, who is root, writes them to an image. The
 	// first request names the lgpu, and the reply says which processes they are; nothing is done yet. Each further request
 	// is a step, and has replies up to one without a stage. If the caller or the daemon goes before END, the programs go on.
@@ -662,6 +688,9 @@ func (UnimplementedControlServer) Write(context.Context, *WriteRequest) (*WriteR
 }
 func (UnimplementedControlServer) Release(*ReleaseRequest, grpc.ServerStreamingServer[ReleaseProgress]) error {
 	return status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedControlServer) Migrate(*MigrateRequest, grpc.ServerStreamingServer[MigrateProgress]) error {
+	return status.Error(codes.Unimplemented, "method Migrate not implemented")
 }
 func (UnimplementedControlServer) Checkpoint(grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]) error {
 	return status.Error(codes.Unimplemented, "method Checkpoint not implemented")
@@ -770,6 +799,17 @@ func _Control_Release_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_ReleaseServer = grpc.ServerStreamingServer[ReleaseProgress]
+
+func _Control_Migrate_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(MigrateRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ControlServer).Migrate(m, &grpc.GenericServerStream[MigrateRequest, MigrateProgress]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Control_MigrateServer = grpc.ServerStreamingServer[MigrateProgress]
 
 func _Control_Checkpoint_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(ControlServer).Checkpoint(&grpc.GenericServerStream[CheckpointRequest, CheckpointReply]{ServerStream: stream})
@@ -881,6 +921,11 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Release",
 			Handler:       _Control_Release_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Migrate",
+			Handler:       _Control_Migrate_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -142,39 +142,44 @@ func (c *change) removeDirectory() error {
 
 // claim claims the devices, and keeps them in the mode that the lgpu needs. The error is errAgain if one has changed its mode.
 func (c *change) claim() (err error) {
+	// One that is revived goes on in the mode that there is.
+	c.l.releases, err = c.daemon.claim(c.l.record, c.l.machine.Cause == lifecycle.Revived)
+	return err
+}
+
+// claim claims the devices of a record, and keeps them in the mode that it needs, or in any.
+func (n *Daemon) claim(record store.Lgpu, anyMode bool) (all claims, err error) {
 	defer func() {
 		if err != nil {
-			c.release()
+			all.release()
+			all = nil
 		}
 	}()
-	for _, uuid := range c.l.record.Devices {
-		if d := c.daemon.inventory.device(uuid); d != nil { // else there is nothing to use
-			release, err := c.daemon.inventory.claim(d.Device, d.origin.shape)
+	for _, uuid := range record.Devices {
+		if d := n.inventory.device(uuid); d != nil { // else there is nothing to use
+			release, err := n.inventory.claim(d.Device, d.origin.shape)
 			if err != nil {
-				return err
+				return all, err
 			}
-			c.l.releases = append(c.l.releases, release)
+			all = append(all, release)
 		}
-		release, err := c.daemon.modes.Use(uuid)
+		release, err := n.modes.Use(uuid)
 		if errors.Is(err, mps.ErrSwitching) {
-			return errAgain
+			return all, errAgain
 		}
 		if err != nil {
-			return err
+			return all, err
 		}
-		c.l.releases = append(c.l.releases, release)
-		// One that is revived goes on in the mode that there is.
-		if c.l.machine.Cause != lifecycle.Revived && c.daemon.modes.Mode(uuid) != modeOf(c.l.record.Spatial) {
-			return errAgain
+		all = append(all, release)
+		if !anyMode && n.modes.Mode(uuid) != modeOf(record.Spatial) {
+			return all, errAgain
 		}
 	}
-	return nil
+	return all, nil
 }
 
 func (c *change) release() {
-	for _, release := range c.l.releases {
-		release()
-	}
+	c.l.releases.release()
 	c.l.releases = nil
 }
 
@@ -192,8 +197,7 @@ func (c *change) admit(next lifecycle.Machine) error {
 		}
 		c.daemon.residence.read(dir)
 		c.daemon.bounds.set(dir)
-		return c.daemon.tenants.AddLGPU(tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent,
-			Limits: c.daemon.limitsOf(dir, c.l.record.Devices)})
+		return c.daemon.tenants.AddLGPU(c.daemon.tenantOf(dir, c.l.record.Devices))
 	})
 	if err != nil {
 		c.Become(before)

@@ -101,14 +101,9 @@ func (c *Checkpoint) Leave(ctx context.Context, show func(Release)) error {
 	if err := r.release(ctx, c.dir, show); err != nil {
 		return err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.all[c.dir.ID]
-	if l == nil || l.busy {
-		return onTheWay(c.dir.Path)
-	}
-	l.busy, l.Held, c.lgpu = true, c.held, l
-	return r.save()
+	l, err := r.take(c.dir.ID, c.dir.Path, func(l *released) { l.Held = c.held })
+	c.lgpu = l
+	return err
 }
 
 // GoOn has the programs be as they were before Leave. It is harmless where that has not been called, or failed.

@@ -43,6 +43,7 @@ const (
 	LgpuResumed     Kind = "lgpu.resumed"
 	LgpuReleased    Kind = "lgpu.released"
 	LgpuReturned    Kind = "lgpu.returned"
+	LgpuMigrated    Kind = "lgpu.migrated"
 	ResidenceFailed Kind = "residence.failed"
 	DmemFailed      Kind = "dmem.failed"
 )
@@ -53,7 +54,7 @@ func Kinds() []Kind {
 		LgpuCreated, LgpuRemoved, LgpuStopped, LgpuRefused, ClientJoined, ClientLeft, ClientRefused, LimitChanged, MemoryHigh,
 		OutOfMemory, PoliceStranger, PoliceOverrun, PoliceStopped, PoliceSlice, DrainOverrun, DeviceFault, DeviceWell, DaemonStarted,
 		DaemonRestarted, MountFailed, MPSAdopted, MPSStarted, MPSStopped, MPSDied, MPSFailed,
-		LgpuSuspended, LgpuResumed, LgpuReleased, LgpuReturned, ResidenceFailed, DmemFailed,
+		LgpuSuspended, LgpuResumed, LgpuReleased, LgpuReturned, LgpuMigrated, ResidenceFailed, DmemFailed,
 	}
 }
 

@@ -47,7 +47,7 @@ type lgpu struct {
 	saved    bool        // guarded by lgpus.life; there is a record of it on disk
 	timer    *time.Timer // guarded by lgpus.life; runs until then
 	sim      *simUse     // guarded by lgpus.life; nil on the machine's own devices
-	releases []func()    // guarded by lgpus.life; of its devices and their modes
+	releases claims      // guarded by lgpus.life; of its devices and their modes
 
 	base  map[gpu.UUID]region.DeviceUse // guarded by lgpus.mu; of the times it was in use before
 	peaks map[gpu.UUID]peak             // guarded by lgpus.mu; since a reset
@@ -214,6 +214,12 @@ func (g *lgpus) rises(id uint64, uuid gpu.UUID, above bool) bool {
 
 // save writes down l's record. Called with life held.
 func (g *lgpus) save(l *lgpu) error {
+	l.saved = true
+	return g.daemon.store.SaveLgpu(g.whole(l))
+}
+
+// whole is l's record as it is written down. Called with life held.
+func (g *lgpus) whole(l *lgpu) store.Lgpu {
 	g.mu.Lock()
 	record := l.record
 	record.Active = l.machine.State.InUse()
@@ -224,8 +230,7 @@ func (g *lgpus) save(l *lgpu) error {
 	}
 	g.mu.Unlock()
 	slices.SortFunc(record.Launchers, func(a, b store.Launcher) int { return a.PID - b.PID })
-	l.saved = true
-	return g.daemon.store.SaveLgpu(record)
+	return record
 }
 
 // forget drops an lgpu, of which nothing is left but its directory at most. Called with life held.

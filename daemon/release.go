@@ -74,8 +74,10 @@ type released struct {
 	// Held are all processes of the program while it is written to an image: it may be stopped, and comes back after that.
 	Held   []releasedProcess `json:"held,omitempty"`
 	Ending bool              `json:"ending,omitempty"` // they are killed, since the image has them
-	Pairs  []driver.Pair     `json:"pairs,omitempty"`  // of devices, where it comes back to other ones
-	busy   bool              // this daemon moves it, or has it held
+	Pairs  []driver.Pair     `json:"pairs,omitempty"`  // of devices, of one that comes from an image
+	// On are the devices that each process has left, by its number. Where the lgpu has others since, it comes back to these.
+	On   map[int][]gpu.UUID `json:"on,omitempty"`
+	busy bool               // this daemon moves it, or has it held
 }
 
 // releasedProcess is a process of one.
@@ -277,34 +279,53 @@ func (r *Releases) release(ctx context.Context, dir limits.Directory, show func(
 	return nil
 }
 
+// take has an lgpu whose programs have left their devices be this call's alone, until ended, and notes what change does to it.
+func (r *Releases) take(id uint64, path string, change func(*released)) (*released, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.all[id]
+	if l == nil || l.busy {
+		return nil, onTheWay(path)
+	}
+	l.busy = true
+	change(l)
+	return l, r.save()
+}
+
 // back brings them back.
 func (r *Releases) back(ctx context.Context, id uint64, path string, show func(Release)) error {
 	r.mu.Lock()
-	l := r.all[id]
-	if l == nil {
-		r.mu.Unlock()
+	known := r.all[id] != nil
+	r.mu.Unlock()
+	if !known {
 		show(Release{Path: path, Back: true})
 		return nil
 	}
-	if l.busy {
-		r.mu.Unlock()
-		return onTheWay(path)
+	var held []releasedProcess
+	l, err := r.take(id, path, func(l *released) { held, l.Moving = l.Held, true })
+	if l == nil {
+		return err
 	}
-	l.Processes = slices.DeleteFunc(l.Processes, func(p releasedProcess) bool { return !alive(p) })
-	held := l.Held
-	l.Moving, l.busy = true, true
-	err := r.save()
-	r.mu.Unlock()
 	r.unstop(ctx, id, held)
 	if err == nil {
-		m := r.move(l, path, true, show)
-		err = m.run(ctx)
+		err = r.comeBack(ctx, l, path, show)
 	}
 	r.ended(l, err != nil)
 	if err != nil {
 		return releaseError(ErrBusy, path, "its programs stay released; lgpu resume tries again", err)
 	}
-	r.daemon.journal.emit(Event{Kind: LgpuReturned, Path: path, ID: id, Text: path + " was resumed: its programs are on its devices again"})
+	return nil
+}
+
+// comeBack brings the programs of an lgpu back that is taken.
+func (r *Releases) comeBack(ctx context.Context, l *released, path string, show func(Release)) error {
+	r.mu.Lock()
+	l.Processes = slices.DeleteFunc(l.Processes, func(p releasedProcess) bool { return !alive(p) })
+	r.mu.Unlock()
+	if err := r.move(l, path, true, show).run(ctx); err != nil {
+		return err
+	}
+	r.daemon.journal.emit(Event{Kind: LgpuReturned, Path: path, ID: l.ID, Text: path + " was resumed: its programs are on its devices again"})
 	return nil
 }
 
@@ -337,7 +358,7 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 	if !known || devicesOf(dir, record) == nil {
 		return nil, nil, errors.New("it is no lgpu with programs")
 	}
-	l := &released{ID: dir.ID, Moving: true, busy: true}
+	l := &released{ID: dir.ID, Moving: true, On: map[int][]gpu.UUID{}, busy: true}
 	for _, c := range n.tenants.Clients() {
 		if c.LGPU != dir.ID {
 			continue
@@ -346,6 +367,7 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 			return nil, nil, fmt.Errorf("process %d (%s) has no connection to the daemon now", c.Peer.PID, c.Peer.Comm)
 		}
 		l.Processes = append(l.Processes, releasedProcess{PID: c.Peer.PID, Start: c.Peer.Start, Parked: !dir.Overcommit})
+		l.On[c.Peer.PID] = record.Devices
 	}
 	if len(l.Processes) == 0 {
 		return nil, nil, errors.New("no program of it uses its devices")
@@ -547,16 +569,21 @@ func (m *releaseMove) evicted() error {
 
 // saved has the driver write all that it knows of a process into the process. What fails leaves it as it was.
 func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
-	condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
-	if bare := errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p); bare {
-		return nil // it only looks at devices
-	}
-	if err == nil && condition == driver.Running {
-		_, err = m.helper.Do(ctx, driver.Lock, p.PID, uint32(stageTime.Milliseconds()))
-	}
-	if err == nil && condition != driver.Checkpointed {
-		_, err = m.helper.Do(ctx, driver.Checkpoint, p.PID, 0)
-	}
+	err := again(ctx, func() error {
+		condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
+		if bare := errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p); bare {
+			return nil // it only looks at devices
+		}
+		if err == nil && condition == driver.Running {
+			_, err = m.helper.Do(ctx, driver.Lock, p.PID, uint32(stageTime.Milliseconds()))
+		}
+		if err == nil && condition != driver.Checkpointed {
+			if err = m.releases.leaves(m.lgpu, p); err == nil {
+				_, err = m.helper.Do(ctx, driver.Checkpoint, p.PID, 0)
+			}
+		}
+		return err
+	})
 	if err == nil {
 		return nil
 	}
@@ -568,19 +595,82 @@ func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
 	return errors.Join(err, m.restored(undo, p))
 }
 
-// restored has the driver take a process back, wherever it is on the way.
-func (m *releaseMove) restored(ctx context.Context, p releasedProcess) error {
-	condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
-	if err == nil && condition == driver.Checkpointed {
-		err = m.helper.Restore(ctx, p.PID, m.lgpu.Pairs)
-		condition = driver.Locked
-	}
-	if err == nil && condition == driver.Locked {
-		_, err = m.helper.Do(ctx, driver.Unlock, p.PID, 0)
-		if errors.Is(err, driver.IllegalState) { // a lock whose caller died is given up
-			err = nil
+// stateLook is the time between two looks whether a process has come out of a state.
+const stateLook = 10 * time.Millisecond
+
+// again makes calls about a process until it is in a state for them: the helper of a daemon that has died may have one under
+// way still, and a lock whose caller died is given up by itself.
+func again(ctx context.Context, calls func() error) error {
+	for until := time.Now().Add(stageTime); ; {
+		err := calls()
+		if !errors.Is(err, driver.IllegalState) || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(stateLook):
 		}
 	}
+}
+
+// leaves notes which devices a process is about to leave.
+func (r *Releases) leaves(l *released, p releasedProcess) error {
+	record, _ := r.daemon.lgpus.record(l.ID)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.On == nil {
+		l.On = map[int][]gpu.UUID{}
+	}
+	if slices.Equal(l.On[p.PID], record.Devices) {
+		return nil
+	}
+	l.On[p.PID] = record.Devices
+	return r.save()
+}
+
+// pairs says which device takes the place of which where a process comes back to others than it has left.
+func (r *Releases) pairs(l *released, p releasedProcess) (all []driver.Pair, err error) {
+	record, _ := r.daemon.lgpus.record(l.ID)
+	r.mu.Lock()
+	left := l.On[p.PID]
+	r.mu.Unlock()
+	if l.Pairs != nil || left == nil || slices.Equal(left, record.Devices) {
+		return l.Pairs, nil
+	}
+	var names []string
+	named := map[string]gpu.UUID{}
+	for _, d := range r.daemon.inventory.usable(record.Sim) {
+		names = append(names, d.Identity())
+		named[d.Identity()] = d.UUID
+	}
+	wanted := map[string]string{}
+	for i, d := range left {
+		wanted[d.String()] = record.Devices[i].String()
+	}
+	places, err := checkpoint.Devices(names, names, wanted)
+	for from, to := range places {
+		all = append(all, driver.Pair{Old: named[from], New: named[to]})
+	}
+	return all, err
+}
+
+// restored has the driver take a process back, wherever it is on the way.
+func (m *releaseMove) restored(ctx context.Context, p releasedProcess) error {
+	err := again(ctx, func() error {
+		condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
+		if err == nil && condition == driver.Checkpointed {
+			var pairs []driver.Pair
+			if pairs, err = m.releases.pairs(m.lgpu, p); err == nil {
+				err = m.helper.Restore(ctx, p.PID, pairs)
+				condition = driver.Locked
+			}
+		}
+		if err == nil && condition == driver.Locked {
+			_, err = m.helper.Do(ctx, driver.Unlock, p.PID, 0)
+		}
+		return err
+	})
 	if err == nil || errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p) {
 		return nil
 	}

@@ -21,7 +21,7 @@ const maxRepeats = 1 << 15
 func (k Kind) repeatable() bool {
 	switch k {
 	case OutOfMemory, DrainOverrun, MemoryHigh, PoliceSlice, ClientRefused, LgpuRefused, ResidenceFailed, LgpuSuspended, LgpuResumed,
-		LgpuReleased, LgpuReturned, DmemFailed:
+		LgpuReleased, LgpuReturned, LgpuMigrated, DmemFailed:
 		return true
 	}
 	return false

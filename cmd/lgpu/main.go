@@ -117,7 +117,7 @@ lgpu man writes manual pages, lgpu completion prints a shell's completion.`,
 	}
 	add("Run programs, and watch", runCommand(), psCommand(), topCommand(), energyCommand(), eventsCommand(), pageCommand())
 	add("Limits", showCommand(), setCommand(), createCommand(), rmCommand(), chownCommand(), stopCommand(),
-		suspendCommand(), resumeCommand())
+		suspendCommand(), resumeCommand(), migrateCommand())
 	add("Checkpoints", checkpointCommand(), restoreCommand(), imageCommand())
 	add("This machine", devicesCommand(), doctorCommand(), daemonCommand(), cdiCommand(), conformanceCommand(), simCommand(), shmemCommand())
 	add("This program", manCommand(), versionCommand())

@@ -23,6 +23,16 @@ func (s *Server) Release(r *api.ReleaseRequest, stream grpc.ServerStreamingServe
 	return err
 }
 
+// Migrate implements api.ControlServer.
+func (s *Server) Migrate(r *api.MigrateRequest, stream grpc.ServerStreamingServer[api.MigrateProgress]) error {
+	who, _ := callerOf(stream.Context())
+	err := s.daemon.Releases.Migrate(stream.Context(), who.author(), r.GetPath(), r.GetDevices(), func(m daemon.Migration) {
+		stream.Send(view.Migration(m)) // likewise
+	})
+	s.log(stream.Context(), "migrate", r.GetPath(), err)
+	return err
+}
+
 // Checkpoint implements api.ControlServer.
 func (s *Server) Checkpoint(stream grpc.BidiStreamingServer[api.CheckpointRequest, api.CheckpointReply]) error {
 	r, err := stream.Recv()

@@ -39,6 +39,7 @@ var rules = map[string]rule{
 	api.Control_Remove_FullMethodName:     byDirectory,
 	api.Control_Write_FullMethodName:      byDirectory,
 	api.Control_Release_FullMethodName:    byDirectory,
+	api.Control_Migrate_FullMethodName:    byDirectory,
 	api.Control_Checkpoint_FullMethodName: forAdmins,
 	api.Control_Restore_FullMethodName:    forAdmins,
 	api.Control_Chown_FullMethodName:      byDirectory,

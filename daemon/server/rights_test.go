@@ -214,6 +214,10 @@ func TestEveryCall(t *testing.T) {
 			stream, err := c.Release(ctx, &api.ReleaseRequest{Path: "/mine/x", Back: true})
 			return last(stream, err)
 		}},
+		api.Control_Migrate_FullMethodName: {stranger: refused, owner: syscall.EINVAL, call: func(ctx context.Context, c *api.Conn) error {
+			stream, err := c.Migrate(ctx, &api.MigrateRequest{Path: "/mine/x", Devices: []string{"0"}})
+			return last(stream, err)
+		}},
 		api.Control_Checkpoint_FullMethodName: {stranger: refused, owner: refused, call: func(ctx context.Context, c *api.Conn) error {
 			stream, err := c.Checkpoint(ctx)
 			if err == nil {

@@ -290,6 +290,23 @@ func (k *Parking) cut(p Process) {
 	}
 }
 
+// cutAll ends the connections that parked clients of an lgpu have still, which they close by themselves a moment after they
+// have said that they are parked. Called with mu held, which is released meanwhile.
+func (k *Parking) cutAll(lgpu uint64) {
+	var conns []*connection
+	for p, c := range k.server.clients {
+		if c.lgpu.ID == lgpu && c.conn != nil && k.parked[p] {
+			conns = append(conns, c.conn)
+		}
+	}
+	k.server.mu.Unlock()
+	for _, conn := range conns {
+		conn.close()
+		<-conn.done
+	}
+	k.server.mu.Lock()
+}
+
 // answered hands what a client says to who waits for it. A client that has come back and is not waited for may go on.
 func (k *Parking) answered(c *client, m protocol.Message) {
 	k.server.mu.Lock()

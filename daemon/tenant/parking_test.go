@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/tenant/protocol"
+	"github.com/lgpu/lgpu/tenant/region"
 )
 
 // begins calls f in a goroutine and returns where its result comes.
@@ -231,4 +232,78 @@ func TestRejoinUnasked(t *testing.T) {
 	p.want("welcome 0", "hello %d", protocol.FlagRejoin)
 	p.want("ok", "answer %d 0 1 0 0", protocol.Halted)
 	p.hears(protocol.Halt)
+}
+
+// elsewhere are limits on two other devices.
+func elsewhere(megabytes uint64) Limits {
+	l := limits(megabytes)
+	for i := range l.Devices {
+		l.Devices[i].UUID[1] = 1
+	}
+	return l
+}
+
+// An lgpu moves to other devices while its clients are parked. They are charged there, also before they come back, where there
+// is room; where there is none they do not come back, and can be where they were.
+func TestRehouse(t *testing.T) {
+	d := serve(t)
+	if err := d.SetBudgets([]Budget{{ID: 9, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1, 1}: 70 * mib}}}); err != nil {
+		t.Fatal(err)
+	}
+	d.lgpu(1, 9, 100)
+	p, o := d.client(1), d.client(1)
+	p.want("true", "alloc 0 %d", 60*mib)
+	there := LGPU{ID: 1, Name: "lgpu-1", Parent: 9, Limits: elsewhere(100)}
+	d.parks(p)
+	if err := d.Rehouse(there); !errors.Is(err, ErrInUse) {
+		t.Fatalf("beside a client that is not parked: %v", err)
+	}
+	d.parks(o)
+	fewer := there
+	fewer.Devices = fewer.Devices[:1]
+	if err := d.Rehouse(fewer); !errors.Is(err, ErrDevices) {
+		t.Errorf("to one device: %v", err)
+	}
+	if err := d.Rehouse(LGPU{ID: 2}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("of an lgpu that is not there: %v", err)
+	}
+	comes := func(p *tenantProcess) {
+		t.Helper()
+		done := begins(t, d.Parking.Rejoin, p.process())
+		for !strings.HasPrefix(p.ask("hello %d", protocol.FlagRejoin), "welcome") {
+			time.Sleep(time.Millisecond)
+		}
+		p.want("ok", "answer %d 0 1 0 0", protocol.Halted)
+		wantResult(t, done, nil)
+	}
+	if err := d.Rehouse(there); err != nil {
+		t.Fatal(err)
+	}
+	d.wantUsed(1, 60*mib)
+	if c := d.Clients(); len(c) != 2 || c[0].Memory[0] != 60*mib || c[1].Memory[0] != 0 {
+		t.Errorf("the clients are %+v", c)
+	}
+	comes(p)
+	d.wantUsed(1, 0) // given back, for it charges that itself
+	p.want("true", "alloc 0 %d", 60*mib)
+	p.want("false", "alloc 0 %d", 20*mib) // the group's budget on that device
+	comes(o)
+	o.want("true", "alloc 0 %d", 8*mib)
+	d.wantUsed(1, 68*mib)
+	d.parks(p)
+	d.parks(o)
+	if err := d.SetBudgets([]Budget{{ID: 9, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1}: 30 * mib}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Rehouse(LGPU{ID: 1, Name: "lgpu-1", Parent: 9, Limits: limits(100)}); err != nil {
+		t.Fatal(err)
+	}
+	d.wantUsed(1, 8*mib) // the 60 have no room
+	comes(o)
+	for _, end := range []*tenantProcess{o, p} {
+		pid := end.process().PID
+		end.kill()
+		d.await("left", pid)
+	}
+	d.wantUsed(1, 0)
 }

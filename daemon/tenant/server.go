@@ -239,24 +239,15 @@ func (s *Server) AddLGPU(spec LGPU) error {
 	if spec.ID == 0 || s.lgpus[spec.ID] != nil {
 		return fmt.Errorf("add lgpu %s: %w: %#x", spec.Name, ErrExists, spec.ID)
 	}
-	l := &lgpu{
-		LGPU: spec, ready: make(chan struct{}), messages: throttle{burst: messagesAtOnce, period: messagePeriod},
-	}
-	l.Devices = slices.Clone(spec.Devices)
-	for _, d := range l.Devices {
-		l.uuids = append(l.uuids, d.UUID)
-	}
-	if _, err := l.region().Limits(); err != nil {
+	l, err := newLGPU(spec)
+	if err != nil {
 		return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 	}
-	var err error
 	if l.roster, err = openRoster(s.config.Roster, spec.ID, s.machine); err != nil {
 		return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 	}
-	s.lgpus[l.ID] = l
-	s.returning++ // until it has its counters
 	s.restore(l)
-	s.memory.add(l, func(kind int, charged uint64) { s.logRoster(l, l.roster.setCharged(kind, charged)) })
+	s.serve(l)
 	if l.count == 0 {
 		if err := s.newRegion(l); err != nil {
 			s.forget(l)
@@ -264,6 +255,92 @@ func (s *Server) AddLGPU(spec LGPU) error {
 		}
 	}
 	s.countReturning(0)
+	return nil
+}
+
+// newLGPU is what is kept of an lgpu that the spec makes sense of. It has no roster yet.
+func newLGPU(spec LGPU) (*lgpu, error) {
+	l := &lgpu{
+		LGPU: spec, ready: make(chan struct{}), messages: throttle{burst: messagesAtOnce, period: messagePeriod},
+	}
+	l.Devices = slices.Clone(spec.Devices)
+	for _, d := range l.Devices {
+		l.uuids = append(l.uuids, d.UUID)
+	}
+	_, err := l.region().Limits()
+	return l, err
+}
+
+// serve makes an lgpu known that has its roster and its clients, and no counters yet. Called with mu held.
+func (s *Server) serve(l *lgpu) {
+	s.lgpus[l.ID] = l
+	s.returning++
+	s.memory.add(l, func(kind int, charged uint64) { s.logRoster(l, l.roster.setCharged(kind, charged)) })
+}
+
+// Rehouse gives an lgpu other devices, as many as it has, while all of its clients are parked. They stay its clients, and are
+// charged for as much as before where there is room for it; where there is none they will not come back (Rejoin). An error
+// wraps ErrUnknown, ErrDevices, region.ErrSpec, or ErrInUse where a client is not parked or has memory in files, or memory of
+// the lgpu was given away; nothing has changed then.
+func (s *Server) Rehouse(spec LGPU) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Parking.cutAll(spec.ID)
+	old := s.lgpus[spec.ID]
+	switch {
+	case old == nil:
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, ErrUnknown)
+	case len(spec.Devices) != len(old.Devices):
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, ErrDevices)
+	}
+	if slices.ContainsFunc(s.orphans, func(o orphan) bool { return o.lgpu == old }) {
+		return fmt.Errorf("move lgpu %s: %w: memory that a program of it gave away is still used", spec.Name, ErrInUse)
+	}
+	type charge struct {
+		client, kind int
+		bytes        uint64
+	}
+	var charges []charge
+	for i, c := range old.clients {
+		if c == nil {
+			continue
+		}
+		if c.conn != nil || c.holder != nil || !s.Parking.parked[c.peer.Process] {
+			return fmt.Errorf("move lgpu %s: %w by pid %d, which is not parked", spec.Name, ErrInUse, c.peer.PID)
+		}
+		if old.shared == nil {
+			continue // the daemon before had its counters, which are gone
+		}
+		host, devices := old.shared.Charged(i)
+		charges = append(charges, charge{i, hostKind, host})
+		for d, bytes := range devices {
+			charges = append(charges, charge{i, d + 1, bytes})
+		}
+	}
+	l, err := newLGPU(spec)
+	if err != nil {
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, err)
+	}
+	shared, err := region.New(l.region())
+	if err != nil {
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, err)
+	}
+	s.retire(old)
+	l.roster, l.clients, l.count, l.stale = old.roster, old.clients, old.count, old.stale
+	for _, c := range l.clients {
+		if c != nil {
+			c.lgpu = l
+		}
+	}
+	s.serve(l)
+	s.memory.clear(l)
+	s.attach(l, shared)
+	for _, c := range charges {
+		if _, _, room := s.memory.need(l, c.kind, c.bytes); room {
+			shared.Charge(c.client, c.kind-1, c.bytes) // nobody else has the region yet
+		}
+	}
+	s.settleStale(l)
 	return nil
 }
 
@@ -331,6 +408,12 @@ func (s *Server) RemoveLGPU(id uint64) error {
 
 // forget undoes AddLGPU. Called with mu held.
 func (s *Server) forget(l *lgpu) {
+	s.retire(l)
+	s.logRoster(l, l.roster.remove())
+}
+
+// retire has an lgpu be served no more. Called with mu held.
+func (s *Server) retire(l *lgpu) {
 	l.removed = true
 	s.memory.remove(l)
 	if l.shared != nil {
@@ -340,7 +423,6 @@ func (s *Server) forget(l *lgpu) {
 		close(l.ready)
 		s.countReturning(-1)
 	}
-	s.logRoster(l, l.roster.remove())
 	delete(s.lgpus, l.ID)
 	s.orphans.forget(l)
 }

@@ -217,6 +217,11 @@ func Release(r daemon.Release) *api.ReleaseProgress {
 	return m
 }
 
+// Migration is how far the programs of an lgpu have come on their way to other devices.
+func Migration(m daemon.Migration) *api.MigrateProgress {
+	return &api.MigrateProgress{Away: Release(m.Away), Back: Release(m.Back), Total: uint64(m.Total)}
+}
+
 // Found is the program of an lgpu that is to be written to an image.
 func Found(c *daemon.Checkpoint) *api.CheckpointFound {
 	m := &api.CheckpointFound{Lock: c.Lock}

@@ -52,28 +52,32 @@ func (a account) held(client int) int64 {
 	return held
 }
 
-// settle gives back what a dead client holds beyond keep, as an operation of that client: so an authority that dies
-// meanwhile leaves what the next one can do again, exactly. False: a tenant never stops writing.
+// settle gives back what a dead client holds beyond keep. False: a tenant never stops writing.
 func (a account) settle(client int, keep uint64) bool {
 	held := a.held(client)
-	if held <= 0 || uint64(held) <= keep {
-		return true
-	}
-	surplus := held - int64(keep)
+	return held <= 0 || uint64(held) <= keep || a.change(client, held, int64(keep)-held)
+}
+
+// change adds delta to the held bytes of a client that is not live, as an operation of that client: so an authority that dies
+// meanwhile leaves what the next one can do again, exactly. False: a tenant never stops writing.
+func (a account) change(client int, held, delta int64) bool {
 	l := a.of(client)
 	sequence := atomic.LoadUint64(&l.Begun) + 1
 	record := &l.Record[sequence&1]
 	atomic.StoreInt64(&record.Before, held)
-	atomic.StoreInt64(&record.Delta, -surplus)
+	atomic.StoreInt64(&record.Delta, delta)
 	atomic.StoreUint64(&l.Begun, sequence)
 	bytes, last := atomic.LoadUint64(&a.counter.Bytes), atomic.LoadUint64(&a.counter.Last)
 	for range patience {
 		if !a.note(last) {
 			return false
 		}
-		rest := bytes - min(bytes, uint64(surplus)) // less than it is charged: a tenant has written over the counter
+		next := bytes + uint64(delta)
+		if delta < 0 {
+			next = bytes - min(bytes, uint64(-delta)) // less than it is charged: a tenant has written over the counter
+		}
 		var swapped bool
-		if swapped, bytes, last = swap(a.counter, bytes, last, rest, identity(client, sequence)); swapped {
+		if swapped, bytes, last = swap(a.counter, bytes, last, next, identity(client, sequence)); swapped {
 			return true
 		}
 	}

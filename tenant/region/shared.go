@@ -3,6 +3,7 @@ package region
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -375,6 +376,22 @@ func (s *Shared) Exports(client int) (exported, released []uint64) {
 		}
 	})
 	return exported, released
+}
+
+// Charge charges a client that is not live for bytes more: of the device with an index, or with -1 of page-locked host memory.
+// False: a tenant writes so often that it cannot be done now.
+func (s *Shared) Charge(client, device int, bytes uint64) (done bool) {
+	s.read(func(u *Usage) {
+		if client < 0 || client >= MaxClients || device >= s.deviceCount || bytes > math.MaxInt64 {
+			return
+		}
+		a := u.hostAccount()
+		if device >= 0 {
+			a = u.deviceAccount(device)
+		}
+		done = a.change(client, a.held(client), int64(bytes))
+	})
+	return done
 }
 
 // Settle gives back what a dead client holds beyond keep, in bytes of each device, and frees its index if it keeps
