@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/policy/checkpoint"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -117,6 +118,11 @@ func (r *Releases) destination(ctx context.Context, dir limits.Directory, tokens
 		return nil, nil, releaseError(ErrInvalid, dir.Path, "start it without --overcommit",
 			errors.New("its memory lies in files of the daemon's (memory.overcommit), which are for the devices it is on"))
 	}
+	used, err := n.tenants.Usage(dir.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	var rooms []checkpoint.Room
 	for i, d := range devices {
 		old := n.inventory.device(from[i])
 		if old == nil {
@@ -135,6 +141,13 @@ func (r *Releases) destination(ctx context.Context, dir limits.Directory, tokens
 		if err := n.inventory.wantMode(ctx, d, false); err != nil {
 			return nil, nil, err
 		}
+		if facts, _, err := old.origin.facts(d.UUID); err == nil && !slices.Contains(from, d.UUID) && i < len(used.Devices) {
+			rooms = append(rooms, checkpoint.Room{Of: "the memory of device " + d.Short(), Needed: used.Devices[i].Used,
+				Free: d.Memory - min(facts.MemoryUsed, d.Memory)})
+		}
+	}
+	if err := checkpoint.Admit(nil, nil, rooms); err != nil {
+		return nil, nil, releaseError(ErrBusy, dir.Path, "its programs have not been touched", err)
 	}
 	return from, to, nil
 }

@@ -2,10 +2,12 @@ package test
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -94,24 +96,27 @@ func TestMigrate(t *testing.T) {
 // What cannot be on the other device stays where it is, as it was.
 func TestMigrateTurnedBack(t *testing.T) {
 	p := newPlace(t)
-	c := p.traveller("kept", "0", "--contain=off", "--memory", "400MiB")
+	p.must("create", "/g")
+	c := p.traveller("kept", "0", "--group", "/g", "--contain=off", "--memory", "400MiB")
 	o := p.start("lgpu", "run", twinShape, "--device", "1", "--name", "other", "--contain=off", "--", "tide", linear, control)
 	o.until("ready")
 	o.expect("hold CUDA_SUCCESS", "hold %d %d", 36, tideBlock)
-	for range 2 {
-		p.refused(1, "the device has no room for its memory", "migrate", "--device", "1", "kept")
-		p.isOn0(c)
-	}
+	second := p.snapshot().GetDevices()[1].GetUuid()
+	p.refused(1, "of the memory of device "+second[:12], "migrate", "--device", "1", "/g/kept")
+	p.isOn0(c)
 	o.end()
 	p.wait("the other is gone", func() bool { return p.directory("/other") == nil })
-	p.must("create", "/g", "memory.max=100MiB")
+	p.must("set", "/g", "memory.max="+second+" 100MiB")
+	p.refused(1, "its lgpu has no room for its memory", "migrate", "--device", "1", "/g/kept")
+	p.isOn0(c)
+	p.must("set", "/g", "memory.max=max")
 	for _, bad := range []struct {
 		says string
 		args []string
 	}{
-		{"--device is missing", []string{"kept"}},
-		{"no such device", []string{"--device", "7", "kept"}},
-		{"has 1 devices, and 2 are named", []string{"--device", "0,1", "kept"}},
+		{"--device is missing", []string{"/g/kept"}},
+		{"no such device", []string{"--device", "7", "/g/kept"}},
+		{"has 1 devices, and 2 are named", []string{"--device", "0,1", "/g/kept"}},
 		{"nobody", []string{"--device", "1", "nobody"}},
 		{"it is no lgpu with programs", []string{"--device", "1", "/g"}},
 		{"PATH is missing", []string{"--device", "1"}},
@@ -120,18 +125,18 @@ func TestMigrateTurnedBack(t *testing.T) {
 	}
 	unix.Kill(p.ps()[0].Processes[0].PID, unix.SIGSTOP)
 	pid := p.ps()[0].Processes[0].PID
-	p.refused(1, "not within", "migrate", "--timeout", "300ms", "--device", "1", "kept")
+	p.refused(1, "not within", "migrate", "--timeout", "300ms", "--device", "1", "/g/kept")
 	unix.Kill(pid, unix.SIGCONT)
 	p.isOn0(c)
-	p.wait("what was begun is turned back", func() bool { return p.command("lgpu", "migrate", "--device", "1", "kept").Run() == nil })
-	p.isOn("/kept", 1)
+	p.wait("what was begun is turned back", func() bool { return p.command("lgpu", "migrate", "--device", "1", "/g/kept").Run() == nil })
+	p.isOn("/g/kept", 1)
 	c.onDeviceAgain()
 }
 
 // isOn0 checks that a program works on the first device.
 func (p *place) isOn0(c *tenant) {
 	p.t.Helper()
-	p.isOn("/kept", 0)
+	p.isOn("/g/kept", 0)
 	c.expect("intact after 0 steps", "check")
 }
 
@@ -165,19 +170,15 @@ func TestMigrateOutlivesTheDaemon(t *testing.T) {
 	c := p.traveller("kept", "0", "--contain=off", "--memory", "400MiB")
 	program := p.ps()[0].Processes[0].PID
 	for _, at := range []string{`"moving":true`, "rehoused"} {
-		before := p.directory("/kept").GetDevices()[0].GetUuid()
-		there := "0"
-		if before == p.snapshot().GetDevices()[0].GetUuid() {
-			there = "1"
-		}
+		before := p.whichDevice("/kept")
 		pid := p.daemon().Daemon.GetPid()
 		if at != "rehoused" {
 			unix.Kill(program, unix.SIGSTOP)
 		}
-		m := p.start("lgpu", "migrate", "--device", there, "kept")
+		m := p.start("lgpu", "migrate", "--device", []string{"1", "0"}[before], "kept")
 		p.wait("it is on its way: "+at, func() bool {
 			if at == "rehoused" {
-				return p.command("lgpu", "events", "--kind", "lgpu.migrated").Run() == nil && p.directory("/kept").GetDevices()[0].GetUuid() != before
+				return p.command("lgpu", "events", "--kind", "lgpu.migrated").Run() == nil && p.whichDevice("/kept") != before
 			}
 			text, _ := os.ReadFile(filepath.Join(p.dir, "released.json"))
 			return strings.Contains(string(text), at)
@@ -191,14 +192,51 @@ func TestMigrateOutlivesTheDaemon(t *testing.T) {
 			return !strings.Contains(string(text), "lgpu")
 		})
 		c.expect("intact after 0 steps", "check")
-		on := 0
-		if p.directory("/kept").GetDevices()[0].GetUuid() != p.snapshot().GetDevices()[0].GetUuid() {
-			on = 1
-		}
-		p.isOn("/kept", on)
+		p.isOn("/kept", p.whichDevice("/kept"))
 		if most := p.ps()[0].Devices[0].Memory.Max; most == nil || *most != 400<<20 {
 			t.Errorf("its limit is %v", most)
 		}
 	}
 	c.onDeviceAgain()
+}
+
+// However often daemons are killed while a program moves, at any moment, it is on one device or the other after that, whole.
+func TestMigrateKilledOften(t *testing.T) {
+	p := newPlace(t)
+	c := p.traveller("kept", "0", "--contain=off", "--memory", "400MiB")
+	for i := range rounds(3, 60) {
+		pid := p.daemon().Daemon.GetPid()
+		on := p.whichDevice("/kept")
+		m := p.start("lgpu", "migrate", "--device", []string{"1", "0"}[on], "kept")
+		time.Sleep(rand.N(600 * time.Millisecond)) // any moment will do
+		unix.Kill(int(pid), unix.SIGKILL)
+		m.status()
+		p.waitForDaemonAfter(pid)
+		p.wait("nothing is on its way any more", func() bool {
+			text, _ := os.ReadFile(filepath.Join(p.dir, "released.json"))
+			return !strings.Contains(string(text), `"moving":true`)
+		})
+		if text, _ := os.ReadFile(filepath.Join(p.dir, "released.json")); strings.Contains(string(text), "lgpu") {
+			t.Errorf("round %d: it is not back: %s", i, text)
+			p.must("resume", "kept")
+		}
+		c.expect("intact after 0 steps", "check")
+		p.isOn("/kept", p.whichDevice("/kept"))
+		if d := p.ps()[0].Devices[0]; d.Memory.Max == nil || *d.Memory.Max != 400<<20 || d.Memory.Used > 400<<20 {
+			t.Errorf("round %d: its memory is %+v", i, d.Memory)
+		}
+	}
+	c.onDeviceAgain()
+}
+
+// whichDevice is the index of the device that an lgpu is on.
+func (p *place) whichDevice(path string) (index int) {
+	p.t.Helper()
+	s := p.snapshot()
+	for _, n := range s.GetDirectories() {
+		if n.GetPath() == path && n.GetDevices()[0].GetUuid() != s.GetDevices()[0].GetUuid() {
+			index = 1
+		}
+	}
+	return index
 }
