@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lgpu/lgpu/internal/rundir"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // Options say which daemon to talk to.
@@ -188,7 +189,8 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	}
 	if err == nil && o.Change && !info.GetMayChange() {
 		err = &Error{Errno: syscall.EPERM, Subject: socket,
-			Text: fmt.Sprintf("daemon at %s: user %d has no directory there, and may run and change nothing", socket, os.Getuid()),
+			Text: fmt.Sprintf("daemon at %s: user %s has no directory there, and may run and change nothing", socket,
+				users.Name(uint32(os.Getuid()))),
 			Hint: "ask for a directory (lgpu create, lgpu chown): it obeys " + info.GetWhoMayChange()}
 	}
 	if err != nil {

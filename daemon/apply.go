@@ -74,7 +74,7 @@ func (n *Daemon) announceChange(c limits.Change) {
 	for _, id := range c.Created {
 		if dir, ok := asked[id]; ok {
 			e := Event{Kind: LgpuCreated, Path: dir.Path, ID: id, By: by, Text: dir.Path + " was created" + by.words()}
-			e.Changes = dir.Differences(limits.DirectoryState{UID: dir.UID, GID: dir.GID}, n.tree.Devices())
+			e.Changes = n.tree.Differences(dir, limits.DirectoryState{UID: dir.UID, GID: dir.GID})
 			n.journal.emit(e)
 		}
 	}
@@ -99,7 +99,7 @@ const listed = 8
 
 // announceLimits makes the event of a directory that asks for others than before.
 func (n *Daemon) announceLimits(now, before limits.DirectoryState, by *Author) {
-	changes := now.Differences(before, n.tree.Devices())
+	changes := n.tree.Differences(now, before)
 	if len(changes) == 0 {
 		return
 	}

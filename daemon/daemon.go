@@ -70,6 +70,7 @@ import (
 	treefs "github.com/lgpu/lgpu/daemon/treefs"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/rundir"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/policy/schedule"
 	"github.com/lgpu/lgpu/policy/slot"
@@ -281,7 +282,8 @@ func open(c Config, p parts) (n *Daemon, err error) {
 		n.Releases.programs = s.Parking
 	}
 	n.tree = limits.New(limits.Options{Usage: usage{n}, Commit: n.commit, Rights: c.Rights, Stop: n.stopper.stop,
-		Used: n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
+		Names: limits.Names{User: users.Known, Group: users.KnownGroup},
+		Used:  n.lgpus.hadPrograms, HostBudget: halfOfMemory()})
 	return n, n.restore()
 }
 

@@ -196,13 +196,13 @@ func TestOwnersAreChanges(t *testing.T) {
 	admins := uint32(900)
 	r := start(t, Config{Rights: limits.Rights{Admins: &admins}})
 	events := r.events(t)
-	if err := r.Tree().By(limits.Author{UID: 4242, GID: admins, PID: os.Getpid()}).Chown("/", 7, 8); err != nil {
+	if err := r.Tree().By(limits.Author{UID: 4242, GID: admins, PID: os.Getpid()}).Chown("/", 6543, 6544); err != nil {
 		t.Fatal(err)
 	}
 	e := events.await(t, LimitChanged)
-	want := []limits.Difference{{File: "owner", Old: "user 0, group 0", New: "user 7, group 8"}}
+	want := []limits.Difference{{File: "owner", Old: "user 0 (root), group 0 (root)", New: "user 6543, group 6544"}}
 	if !slices.Equal(e.Changes, want) || e.By == nil || e.By.UID != 4242 || e.By.User != "" || e.By.Command == "" ||
-		!strings.HasPrefix(e.Text, "/: owner is user 7, group 8 (was user 0, group 0), by user 4242, process ") {
+		!strings.HasPrefix(e.Text, "/: owner is user 6543, group 6544 (was user 0 (root), group 0 (root)), by user 4242, process ") {
 		t.Errorf("%+v by %+v", e, e.By)
 	}
 	if err := r.Tree().Mkdir("/g", 0, 0); err != nil {

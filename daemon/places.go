@@ -95,7 +95,7 @@ func (n *Daemon) Place(by limits.Author) (string, error) {
 		return limits.Root, nil
 	case n.places.Refuse:
 		return "", &Error{Field: "path", Cause: syscall.EPERM,
-			Reason: fmt.Sprintf("user %d has no place of her own here: the administrator lets nobody in by himself", by.UID),
+			Reason: fmt.Sprintf("user %s has no place of her own here: the administrator lets nobody in by himself", users.Name(by.UID)),
 			Remedy: "ask an administrator for a directory (lgpu create PATH, lgpu chown USER PATH), and name a path in it"}
 	}
 	return n.places.of(by.UID)
@@ -129,8 +129,8 @@ func (p *places) processes(by limits.Author) error {
 		return nil
 	}
 	return &Error{Cause: syscall.EUSERS, Remedy: "end some, or ask an administrator for more",
-		Reason: fmt.Sprintf("user %d has %d processes that run or keep lgpus, which is all one user may have (quota.processes)",
-			by.UID, count)}
+		Reason: fmt.Sprintf("user %s has %d processes that run or keep lgpus, which is all one user may have (quota.processes)",
+			users.Name(by.UID), count)}
 }
 
 // sim refuses a user who is no administrator a software GPU that does not run: it would be a process of the daemon's user,
@@ -166,7 +166,7 @@ func (p *places) settle(by limits.Author, at string) error {
 			spec.UID, spec.Writes = by.UID, p.writes(nil)
 		}
 		if _, err := p.daemon.tree.Create(spec); err != nil && !errors.Is(err, syscall.EEXIST) {
-			return fmt.Errorf("make the place of user %d: %w", by.UID, err)
+			return fmt.Errorf("make the place of user %s: %w", users.Name(by.UID), err)
 		}
 	}
 	dir, err := p.daemon.tree.Directory(place)
@@ -174,8 +174,8 @@ func (p *places) settle(by limits.Author, at string) error {
 		return err
 	}
 	if dir.UID != by.UID {
-		return &Error{Cause: syscall.EPERM, Remedy: fmt.Sprintf("ask an administrator for: lgpu chown %d %s", by.UID, place),
-			Reason: fmt.Sprintf("%s, where programs of user %d run, belongs to user %d", place, by.UID, dir.UID)}
+		return &Error{Cause: syscall.EPERM, Remedy: fmt.Sprintf("ask an administrator for: lgpu chown %s %s", users.Name(by.UID), place),
+			Reason: fmt.Sprintf("%s, where programs of user %s run, belongs to user %s", place, users.Name(by.UID), users.Name(dir.UID))}
 	}
 	return p.furnish(place)
 }

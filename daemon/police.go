@@ -10,6 +10,7 @@ import (
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/internal/units"
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/policy/energy"
 	"github.com/lgpu/lgpu/policy/limits"
 )
@@ -119,18 +120,16 @@ func (w *police) stranger(d *device, key processKey, s proc.Status, p gpu.Proces
 	uuid := d.UUID
 	e := Event{
 		Kind: PoliceStranger, Device: &uuid, By: authorAt(key.PID, uid, s.Comm), Bytes: p.Memory,
-		Text: fmt.Sprintf("process %d (%s) of user %d holds %s of device %s and is a client of no lgpu", key.PID,
-			s.Comm, uid,
-			units.FormatSize(p.Memory), d.Short()),
+		Text: fmt.Sprintf("process %d (%s) of user %s holds %s of device %s and is a client of no lgpu", key.PID,
+			s.Comm, users.Name(uid), units.FormatSize(p.Memory), d.Short()),
 	}
 	belongs := false
 	if evidence, err := w.daemon.tenants.Observe(key.PID); err == nil {
 		var dir limits.Directory
 		if dir, belongs = w.daemon.resolver.owner(evidence); belongs {
 			e.Path, e.ID = dir.Path, dir.ID
-			e.Text = fmt.Sprintf("process %d (%s) of user %d belongs to %s but holds %s of device %s past its limits",
-				key.PID, s.Comm, uid,
-				dir.Path, units.FormatSize(p.Memory), d.Short())
+			e.Text = fmt.Sprintf("process %d (%s) of user %s belongs to %s but holds %s of device %s past its limits",
+				key.PID, s.Comm, users.Name(uid), dir.Path, units.FormatSize(p.Memory), d.Short())
 		}
 	}
 	w.daemon.journal.emit(e)

@@ -352,7 +352,7 @@ func TestStrangersDoNotSuspend(t *testing.T) {
 		t.Error(got)
 	}
 	for _, verb := range []string{"suspend", "resume"} {
-		if out, status := p.by(another, another, verb, "/users/65534/job"); status != 1 || !strings.Contains(out, "user 65533 may not") {
+		if out, status := p.by(another, another, verb, "/users/65534/job"); status != 1 || !strings.Contains(out, "user " + users.Name(another) + " may not") {
 			t.Errorf("%s by a stranger: status %d, %s", verb, status, out)
 		}
 		if out, status := p.by(one, one, verb, "job"); status != 0 || !strings.Contains(out, "d /users/65534/job: ") {

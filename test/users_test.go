@@ -84,21 +84,21 @@ func TestUsersHavePlaces(t *testing.T) {
 	}{
 		{one, one, 0, "", []string{"set", "job", "compute.max=50%"}},
 		{one, one, 0, "50%", []string{"show", "users/65534/job", "compute.max"}},
-		{one, one, 1, "user 65534 may not", []string{"set", "/users/65534", "memory.max=max"}},
-		{one, one, 1, "user 65534 may not", []string{"create", "/mine"}},
+		{one, one, 1, "user " + users.Name(one) + " may not", []string{"set", "/users/65534", "memory.max=max"}},
+		{one, one, 1, "user " + users.Name(one) + " may not", []string{"create", "/mine"}},
 		{one, one, 1, "for administrators", []string{"daemon", "stop"}},
 		{one, one, 1, "quota.depth", []string{"create", "-p", "a/b"}},
-		{another, another, 1, "user 65533 may not", []string{"set", "/users/65534/job", "compute.max=1%"}},
-		{another, another, 1, "user 65533 may not", []string{"stop", "/users/65534/job"}},
-		{another, another, 1, "user 65533 may not", []string{"rm", "/users/65534/job"}},
-		{another, another, 1, "user 65533 may not", []string{"run", shape, "--group", "/users/65534", "--", "true"}},
+		{another, another, 1, "user " + users.Name(another) + " may not", []string{"set", "/users/65534/job", "compute.max=1%"}},
+		{another, another, 1, "user " + users.Name(another) + " may not", []string{"stop", "/users/65534/job"}},
+		{another, another, 1, "user " + users.Name(another) + " may not", []string{"rm", "/users/65534/job"}},
+		{another, another, 1, "user " + users.Name(another) + " may not", []string{"run", shape, "--group", "/users/65534", "--", "true"}},
 		{another, another, 0, "", []string{"run", shape, "--", "true"}},
 		{another, another, 1, "no administrator has made this software GPU", []string{"run", "--sim=8x64GiB", "--", "true"}},
 		{another, another, 1, "no administrator has made this software GPU", []string{"create", "--sim=8x64GiB", "x"}},
 		{another, adminGroup, 0, "", []string{"chown", "65533", "/users/65534/a"}},
 		{another, another, 0, "", []string{"create", "/users/65534/a/of-another"}},
 		{one, one, 0, "", []string{"chown", "65534", "a"}},
-		{another, another, 1, "user 65533 may not", []string{"chown", "65533", "/users/65534/a"}},
+		{another, another, 1, "user " + users.Name(another) + " may not", []string{"chown", "65533", "/users/65534/a"}},
 	} {
 		if out, status := p.by(c.uid, c.gid, c.args...); status != c.status || !strings.Contains(out, c.says) {
 			t.Errorf("%q by %d: status %d, %s", c.args, c.uid, status, out)

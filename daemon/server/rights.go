@@ -56,7 +56,7 @@ func (s *Server) allow(ctx context.Context, method string) error {
 	if rules[method] != forAdmins || s.rights().Trusts(who.author()) {
 		return nil
 	}
-	return withFailure(codes.PermissionDenied, fmt.Sprintf("user %d may not: it is for administrators", who.uid),
+	return withFailure(codes.PermissionDenied, fmt.Sprintf("user %s may not: it is for administrators", users.Name(who.uid)),
 		&api.Failure{Errno: int32(unix.EPERM), Hint: "this daemon obeys " + s.admins()})
 }
 
@@ -86,14 +86,11 @@ func (s *Server) watch(ctx context.Context, method string) (release func(), err 
 		return func() {}, nil
 	}
 	most := s.rights().Quota.Watches
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.watches[who.uid] >= most {
-		return nil, withFailure(codes.ResourceExhausted,
-			fmt.Sprintf("user %d has %d calls that wait, which is all one user may have (quota.watches)", who.uid, most),
+	if !s.begin(who.uid, most) {
+		return nil, withFailure(codes.ResourceExhausted, fmt.Sprintf(
+			"user %s has %d calls that wait, which is all one user may have (quota.watches)", users.Name(who.uid), most),
 			&api.Failure{Errno: int32(unix.EUSERS), Hint: "end some, such as lgpu top or lgpu events -f, or ask an administrator for more"})
 	}
-	s.watches[who.uid]++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -101,6 +98,17 @@ func (s *Server) watch(ctx context.Context, method string) (release func(), err 
 			delete(s.watches, who.uid)
 		}
 	}, nil
+}
+
+// begin counts a call of a user that waits, unless she has as many as one may have.
+func (s *Server) begin(uid uint32, most int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches[uid] >= most {
+		return false
+	}
+	s.watches[uid]++
+	return true
 }
 
 // admins says in words who may do everything.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/internal/users"
 	"github.com/lgpu/lgpu/tenant/protocol"
 	"github.com/lgpu/lgpu/tenant/region"
 )
@@ -45,8 +46,8 @@ func (s *Server) join(c *connection, id uint64, cgroup string) error {
 	}
 	if s.clientsOf(c.peer.User) >= s.config.UserClients && !trusted(c.peer.User) {
 		s.mu.Unlock()
-		text := fmt.Sprintf("user %d has %d processes in lgpus, which is all one user may have (quota.processes)", c.peer.User,
-			s.config.UserClients)
+		text := fmt.Sprintf("user %s has %d processes in lgpus, which is all one user may have (quota.processes)",
+			users.Name(c.peer.User), s.config.UserClients)
 		return &Refusal{Errno: unix.EUSERS, Text: text}
 	}
 	s.settleStale(l)

@@ -44,20 +44,30 @@ type entry struct {
 
 // cache keeps names. Its methods may be called by any number of goroutines.
 type cache struct {
-	lookup func(uid string) (name string, err error) // an error that does not wrap ErrUnsure: there is none
+	lookup func(id string) (name string, err error) // an error that does not wrap ErrUnsure: there is none
 	now    func() time.Time
 
 	mu    sync.Mutex
 	names map[uint32]entry // guarded by mu; at most most
 }
 
-var known = cache{lookup: passwd, now: time.Now, names: map[uint32]entry{}}
+var (
+	known       = cache{lookup: passwd, now: time.Now, names: map[uint32]entry{}}
+	knownGroups = cache{lookup: groupEntry, now: time.Now, names: map[uint32]entry{}}
+)
 
 func passwd(uid string) (string, error) {
 	if u, err := user.LookupId(uid); err == nil {
 		return u.Username, nil
 	}
 	return service.nameOf("passwd", uid)
+}
+
+func groupEntry(gid string) (string, error) {
+	if g, err := user.LookupGroupId(gid); err == nil {
+		return g.Name, nil
+	}
+	return service.nameOf("group", gid)
 }
 
 // Known is the name of the user with a number, empty where nobody is known to have it. Looking it up takes a moment the
@@ -79,12 +89,15 @@ func Name(uid uint32) string {
 	return digits(uid)
 }
 
-// GroupName is the name of the group of users with a number, and the number as text where there is none. Nothing is kept.
+// KnownGroup is Known for a group of users.
+func KnownGroup(gid uint32) string {
+	name, _ := knownGroups.find(gid)
+	return name
+}
+
+// GroupName is Name for a group of users.
 func GroupName(gid uint32) string {
-	if g, err := user.LookupGroupId(digits(gid)); err == nil {
-		return g.Name
-	}
-	if name, err := service.nameOf("group", digits(gid)); err == nil {
+	if name := KnownGroup(gid); name != "" {
 		return name
 	}
 	return digits(gid)
@@ -92,15 +105,15 @@ func GroupName(gid uint32) string {
 
 func digits(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
 
-func (c *cache) find(uid uint32) (string, error) {
+func (c *cache) find(id uint32) (string, error) {
 	now := c.now()
 	c.mu.Lock()
-	e, ok := c.names[uid]
+	e, ok := c.names[id]
 	c.mu.Unlock()
 	if ok && now.Before(e.until) {
 		return e.name, e.err
 	}
-	name, err := c.lookup(digits(uid)) // without the lock: on some machines it takes long
+	name, err := c.lookup(digits(id)) // without the lock: on some machines it takes long
 	switch {
 	case errors.Is(err, ErrUnsure):
 		e = entry{name: e.name, until: now.Add(brief), err: err} // users go by the name of before until there is an answer
@@ -111,10 +124,10 @@ func (c *cache) find(uid uint32) (string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, again := c.names[uid]; !again && len(c.names) >= most {
+	if _, again := c.names[id]; !again && len(c.names) >= most {
 		clear(c.names) // more users than machines have: what is still shown comes back at its next look
 	}
-	c.names[uid] = e
+	c.names[id] = e
 	return e.name, e.err
 }
 

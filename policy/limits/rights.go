@@ -132,7 +132,7 @@ func (a Author) topmost(n *directory) (top *directory) {
 // there or is hidden from her.
 func (t *Tree) May(by Author, a Access) error {
 	if err := t.rights.may(t.state.Load(), &by, a); err != nil {
-		return err
+		return err.named(t.names)
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (r Rights) may(s *state, by *Author, a Access) *Error {
 		}
 	case a.Action == ActionAttach, a.Action == ActionStop, a.Action == ActionWrite && files[a.File].ofUsers():
 	case a.Action == ActionWrite && files[a.File].ofAdmins():
-		return r.refuse(*by, a, "it is for administrators, since it takes in processes of everybody")
+		return r.refuse(a, saying("it is for administrators, since it takes in processes of everybody"))
 	default:
 		from = n.parent
 	}
@@ -196,7 +196,7 @@ func (r Rights) may(s *state, by *Author, a Access) *Error {
 	if a.Action != ActionCreate && r.sight(*by, n) == Hidden {
 		return notFound(a.Path)
 	}
-	return r.refuse(*by, a, fmt.Sprintf("user %d may not; the owner of %s may, and administrators", by.UID, whose(from)))
+	return r.refuse(a, notOwner(by.UID, from))
 }
 
 // whose names the directories one of whose owners may do something in or below n.
@@ -211,13 +211,25 @@ func whose(n *directory) string {
 }
 
 // refuse is the error of what an author may not do.
-func (r Rights) refuse(by Author, a Access, reason string) *Error {
-	remedy := "ask root"
-	if r.Admins != nil {
-		remedy = fmt.Sprintf("ask root or a member of group %d", *r.Admins)
+func (r Rights) refuse(a Access, reason func(Names) string) *Error {
+	return about(Error{Errno: syscall.EPERM, Path: a.Path, File: a.File}, func(n Names) (string, string) {
+		remedy := "ask root"
+		if r.Admins != nil {
+			remedy += " or a member of " + n.group(*r.Admins)
+		}
+		return reason(n), remedy + "; lgpu chown gives a directory to a user"
+	})
+}
+
+// saying is a reason that names nobody.
+func saying(reason string) func(Names) string { return func(Names) string { return reason } }
+
+// notOwner is why a user may do nothing in or below n.
+func notOwner(uid uint32, n *directory) func(Names) string {
+	owners := whose(n)
+	return func(names Names) string {
+		return names.user(uid) + " may not; the owner of " + owners + " may, and administrators"
 	}
-	return &Error{Errno: syscall.EPERM, Path: a.Path, File: a.File, Reason: reason,
-		Remedy: remedy + "; lgpu chown gives a directory to a user"}
 }
 
 // ofUsers reports whether a file is about the programs in a directory, not about its limits.
@@ -238,12 +250,11 @@ func (r Rights) mayChown(by *Author, n *directory, uid, gid uint32) *Error {
 	case r.sight(*by, n) == Hidden:
 		return notFound(n.Path)
 	case !above && n.UID != by.UID:
-		return r.refuse(*by, a, fmt.Sprintf("user %d may not; the owner of %s may, and administrators", by.UID,
-			whose(n.parent)))
+		return r.refuse(a, notOwner(by.UID, n.parent))
 	case uid != n.UID && uid != by.UID:
-		return r.refuse(*by, a, "an administrator may give it to another user; its owner only takes it back")
+		return r.refuse(a, saying("an administrator may give it to another user; its owner only takes it back"))
 	case gid != n.GID && gid != 0 && !by.member(gid):
-		return r.refuse(*by, a, fmt.Sprintf("user %d is no member of group %d", by.UID, gid))
+		return r.refuse(a, func(n Names) string { return n.user(by.UID) + " is no member of " + n.group(gid) })
 	}
 	return nil
 }
@@ -254,8 +265,10 @@ func (r Rights) mayOwn(s *state, by *Author, uid uint32, at string) *Error {
 	if r.trustsUser(uid) || by != nil && r.Trusts(*by) || s.owned(uid) < most {
 		return nil
 	}
-	return &Error{Errno: syscall.EDQUOT, Path: at, Remedy: "remove some, or ask an administrator for more",
-		Reason: fmt.Sprintf("user %d has %d groups and lgpus, which is all one user may have (quota.directories)", uid, most)}
+	return about(Error{Errno: syscall.EDQUOT, Path: at}, func(n Names) (string, string) {
+		return fmt.Sprintf("%s has %d groups and lgpus, which is all one user may have (quota.directories)", n.user(uid), most),
+			"remove some, or ask an administrator for more"
+	})
 }
 
 // mayHave returns why somebody may not have one directory more at a path.
@@ -400,7 +413,8 @@ func (e Editor) Read(path, file string) (string, error) {
 	}
 	seen := e.tree.Sight(*e.by, path)
 	if f := files[file]; f != nil && seen == Frame && !e.tree.rights.shows(seen, f.describe()) {
-		return "", e.tree.rights.refuse(*e.by, Access{Path: path, File: file}, "it says what others use, which is not shown here")
+		return "", e.tree.rights.refuse(Access{Path: path, File: file},
+			saying("it says what others use, which is not shown here")).named(e.tree.names)
 	}
 	if _, err := e.Directory(path); err != nil {
 		return "", err

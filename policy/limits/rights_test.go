@@ -108,6 +108,41 @@ func groupsOf(a Author) []uint32 {
 	return a.Groups()
 }
 
+// A refusal calls users by their names, and by numbers where they have none; nobody is asked for names while the tree is
+// locked.
+func TestRefusalsNameUsers(t *testing.T) {
+	var tr *Tree
+	call := func(word string) func(uint32) string {
+		return func(id uint32) string {
+			if !tr.mu.TryLock() {
+				t.Error("asked for a name with the tree locked")
+				return ""
+			}
+			tr.mu.Unlock()
+			return map[uint32]string{alice: word + "-a", research: word + "-r", adminGroup: word + "-x"}[id]
+		}
+	}
+	tr = governed(t, Options{Names: Names{User: call("u"), Group: call("g")}})
+	byAlice, stranger := tr.By(user(alice)), tr.By(user(4242))
+	for _, c := range []struct {
+		err  error
+		says string
+		hint string
+	}{
+		{byAlice.Update("/users/alice", []Assignment{{"compute.max", "90%"}}),
+			"/users/alice: compute.max: user u-a may not; the owner of /users may, and administrators", "a member of group g-x;"},
+		{stranger.Rmdir("/users/alice"), "user 4242 may not", "a member of group g-x;"},
+		{byAlice.Chown("/users/alice", alice, research), "user u-a is no member of group g-r", "a member of group g-x;"},
+		{byAlice.Chown("/users/alice", alice, 4242), "user u-a is no member of group 4242", "a member of group g-x;"},
+		{tr.May(user(alice), Access{Action: ActionStop, Path: "/users/bob"}), "user u-a may not", "a member of group g-x;"},
+	} {
+		var e *Error
+		if !errors.As(c.err, &e) || !strings.Contains(e.Error(), c.says) || !strings.Contains(e.Hint(), c.hint) {
+			t.Errorf("%v, %q; it is to say %q, %q", c.err, e.Hint(), c.says, c.hint)
+		}
+	}
+}
+
 // An editor does what its author may, and nothing else; nobody is asked for groups that decide nothing.
 func TestEditorsHaveRights(t *testing.T) {
 	tr := governed(t, Options{})

@@ -179,9 +179,10 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s (was %s)", what, orNothing(d.New), orNothing(d.Old))
 }
 
-// Differences says what a directory asks for that it did not before, on devices and else. What is the same for all
-// devices is said once.
-func (n DirectoryState) Differences(before DirectoryState, devices []Device) []Difference {
+// Differences says what a directory of this tree asks for that it did not before, on devices and else. What is the same
+// for all devices is said once.
+func (t *Tree) Differences(n, before DirectoryState) []Difference {
+	devices := t.Devices()
 	var out []Difference
 	say := func(file, now, was string, of Device) {
 		if now == was {
@@ -215,7 +216,9 @@ func (n DirectoryState) Differences(before DirectoryState, devices []Device) []D
 	say(fileSuspend, bit(n.Suspend), bit(before.Suspend), Device{})
 	say("gang", n.Gang, before.Gang, Device{})
 	say("cgroup.path", strings.Join(n.Cgroups, " "), strings.Join(before.Cgroups, " "), Device{})
-	say("owner", owner(n), owner(before), Device{})
+	if n.UID != before.UID || n.GID != before.GID {
+		say("owner", t.names.owner(n), t.names.owner(before), Device{})
+	}
 	return out
 }
 
@@ -243,8 +246,6 @@ func budgetWord(b Bytes) string {
 }
 
 func bit(on bool) string { return strings.TrimSpace(formatBit(on)) }
-
-func owner(n DirectoryState) string { return fmt.Sprintf("user %d, group %d", n.UID, n.GID) }
 
 func orNothing(word string) string {
 	if word == "" {

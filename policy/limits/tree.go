@@ -62,6 +62,8 @@ type Options struct {
 	Commit func(Change) error
 	// Rights say who may change what by an Editor, and who sees what.
 	Rights Rights
+	// Names are those of users and groups of users in what people are told; the rights go by numbers.
+	Names Names
 	// Stop ends the programs in and below the directory with an ID, for who wrote procs.kill. It is called without a lock
 	// of the tree held and does not wait for their end. Without one the file does nothing.
 	Stop func(id uint64, by *Author)
@@ -77,6 +79,7 @@ type Tree struct {
 	usage  Usage
 	commit func(Change) error
 	rights Rights
+	names  Names
 	stop   func(uint64, *Author)
 	ran    func(uint64) bool
 	// hostMemory is Options.HostBudget.
@@ -91,7 +94,7 @@ type Tree struct {
 
 // New makes a tree with a root and no devices.
 func New(options Options) *Tree {
-	t := &Tree{usage: options.Usage, commit: options.Commit, rights: options.Rights, stop: options.Stop,
+	t := &Tree{usage: options.Usage, commit: options.Commit, rights: options.Rights, names: options.Names, stop: options.Stop,
 		ran: options.Used, hostMemory: options.HostBudget,
 		users: map[uint64]int{}}
 	if t.usage == nil {
@@ -259,6 +262,14 @@ func (t *Tree) find(path string) (*directory, *Error) { return t.state.Load().fi
 // change is the one way from a state to the next. edit works on a copy that nobody else sees; done runs once the change
 // has taken effect, before the next one can begin.
 func (t *Tree) change(by *Author, path string, edit func(next *state) *Error, done ...func()) error {
+	if err := t.changed(by, path, edit, done); err != nil {
+		return err.named(t.names)
+	}
+	return nil
+}
+
+// changed is change, whose error names users by number.
+func (t *Tree) changed(by *Author, path string, edit func(next *state) *Error, done []func()) *Error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.state.Load()

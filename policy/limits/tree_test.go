@@ -422,7 +422,7 @@ func TestErrorsSayWhere(t *testing.T) {
 			continue
 		}
 		c.want.Path, c.want.File, c.want.Reason = "/a", c.file, e.Reason
-		if *e != c.want {
+		if !reflect.DeepEqual(*e, c.want) {
 			t.Errorf("%q > %s: %+v, want %+v", c.text, c.file, *e, c.want)
 		}
 		for _, part := range []string{"/a", c.file, c.want.Key, c.want.Token, fmt.Sprint(c.want.Line)} {

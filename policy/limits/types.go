@@ -220,6 +220,8 @@ type Error struct {
 	Token  string // the offending word
 	Reason string // what is wrong and what would be right
 	Remedy string // what to write instead, where that can be guessed
+
+	words func(Names) (reason, remedy string) // nil where they name no user
 }
 
 // Error names everything that is known about the place, and the reason.
