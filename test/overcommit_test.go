@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // tideShape is a device that a few tides fill: of its GiB, lgpus with memory.overcommit may have half by default.
@@ -352,7 +353,7 @@ func TestStrangersDoNotSuspend(t *testing.T) {
 		t.Error(got)
 	}
 	for _, verb := range []string{"suspend", "resume"} {
-		if out, status := p.by(another, another, verb, "/users/65534/job"); status != 1 || !strings.Contains(out, "user " + users.Name(another) + " may not") {
+		if out, status := p.by(another, another, verb, "/users/65534/job"); status != 1 || !strings.Contains(out, "user "+users.Name(another)+" may not") {
 			t.Errorf("%s by a stranger: status %d, %s", verb, status, out)
 		}
 		if out, status := p.by(one, one, verb, "job"); status != 0 || !strings.Contains(out, "d /users/65534/job: ") {

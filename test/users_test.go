@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
+	"github.com/lgpu/lgpu/internal/users"
 )
 
 // Users of the tests, who need not be known to the machine.

@@ -104,6 +104,22 @@ func watts(milliwatts *uint32) string {
 	return fmt.Sprintf("%.0fW", float64(*milliwatts)/1000)
 }
 
+// joules writes an energy in at most six cells: "0.8J", "351J", "12.3kJ", "1.2MJ"; empty where it is not known.
+func joules(millijoules *uint64) string {
+	if millijoules == nil {
+		return ""
+	}
+	v := float64(*millijoules) / 1000
+	units := []string{"J", "kJ", "MJ", "GJ", "TJ", "PJ"}
+	for v >= 999.5 {
+		v, units = v/1000, units[1:]
+	}
+	if v < 99.95 && (v >= 9.95 && units[0] != "J" || v < 9.95) {
+		return fmt.Sprintf("%.1f%s", v, units[0])
+	}
+	return fmt.Sprintf("%.0f%s", v, units[0])
+}
+
 // degrees writes a temperature; empty where it is not known.
 func degrees(celsius *int32) string {
 	if celsius == nil {

@@ -3,7 +3,7 @@ package top
 import "strings"
 
 // columns are the widths of those columns of an lgpu's line that depend on the terminal's; 0 is none.
-type columns struct{ name, user, processes, bar, spark, power, weight, state int }
+type columns struct{ name, user, processes, bar, spark, power, energy, weight, state int }
 
 // What every line has: the name at least, memory and its limit, and the shares asked for and got, with a space before
 // each. Nothing else is worth more, so that these are the last to go.
@@ -13,8 +13,9 @@ const (
 )
 
 // layout gives a column the room that it needs, the more important first: state, user, number of processes, weight,
-// what was got lately, power, and a bar of the memory. What is left goes to names first, then to bars and sparklines.
-// Without a history, or where no power is known, there is nothing to show in these columns.
+// what was got lately, power, energy, and a bar of the memory. Who looks at energy has power and energy before all these.
+// What is left goes to names first, then to bars and sparklines. Without a history, or where no power is known, there is
+// nothing to show in these columns.
 func (f *frame) layout() columns {
 	c := columns{name: leastName}
 	spare := f.width - 1 - always
@@ -24,12 +25,20 @@ func (f *frame) layout() columns {
 			spare -= width + 1
 		}
 	}
+	metered := f.knowsPower()
+	if f.energy {
+		add(&c.power, 5, metered)
+		add(&c.energy, energyWidth, metered)
+	}
 	add(&c.state, f.stateWidth(), true)
 	add(&c.user, 8, true)
 	add(&c.processes, 3, true)
 	add(&c.weight, 6, true)
 	add(&c.spark, 8, f.history != nil)
-	add(&c.power, 5, f.knowsPower())
+	if !f.energy {
+		add(&c.power, 5, metered)
+		add(&c.energy, energyWidth, metered)
+	}
 	add(&c.bar, 7, true)
 	if spare < 0 {
 		c.name = max(1, c.name+spare)
@@ -47,6 +56,9 @@ func (f *frame) layout() columns {
 	grow(&c.spark, min(spare, longest-c.spark))
 	return c
 }
+
+// energyWidth is that of the longest energy, 99.9kJ.
+const energyWidth = 6
 
 // stateWidth is that of the longest state with a space before it; the usual ones have 8 letters at most.
 func (f *frame) stateWidth() int {
@@ -99,6 +111,6 @@ func (f *frame) heading() string {
 	return join([]cell{
 		{c.name, fit("LGPU", c.name, false)}, {c.user, fit("USER", c.user, false)}, {c.processes, right("PR", c.processes)},
 		{c.bar, fit("MEMORY", c.bar, false)}, {11, right("USED/MAX", 11)}, {9, "ASKED→GOT"}, {c.spark, fit("LATELY", c.spark, false)},
-		{c.power, right("POWER", c.power)}, {c.weight, right("WEIGHT", c.weight)}, {c.state, " STATE"},
+		{c.power, right("POWER", c.power)}, {c.energy, right("ENERGY", c.energy)}, {c.weight, right("WEIGHT", c.weight)}, {c.state, " STATE"},
 	})
 }

@@ -20,6 +20,7 @@ type frame struct {
 	reverse   bool
 	flat      bool         // lgpus by their whole paths, without groups
 	processes bool         // processes in place of the tree
+	energy    bool         // power and energy before other columns
 	open      map[row]bool // what the user has opened or closed; the rest is as opened says
 	all       bool         // show the processes of all lgpus
 	once      bool         // nobody can open anything
@@ -271,7 +272,7 @@ func (f *frame) directory(n *api.Directory, device *api.Device, c columns, name 
 		{c.name, name}, {c.user, fit(clean(f.owners(lgpus...)), c.user, false)}, {c.processes, right(strconv.Itoa(processes), c.processes)},
 		{c.bar, f.memoryBar(d, limit, c.bar)}, {11, memory}, {9, share},
 		{c.spark, f.paint.with(accent, spark(f.history[r], d.GetShareAsked(), c.spark))},
-		{c.power, right(watts(d.PowerMw), c.power)}, {c.weight, right(weight(d.GetEffective()), c.weight)},
+		{c.power, right(watts(d.PowerMw), c.power)}, {c.energy, right(joules(d.EnergyMj), c.energy)}, {c.weight, right(weight(d.GetEffective()), c.weight)},
 		{c.state, " " + f.paint.with(style, state)},
 	}
 	lines := []line{{text: join(cells), row: r, path: n.GetPath(), up: up}}

@@ -88,7 +88,7 @@ func (m *model) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // sorting are the keys that sort.
-var sorting = map[string]order{"n": byName, "c": byShare, "m": byMemory, "t": byState, "u": byUser, "w": byPower}
+var sorting = map[string]order{"n": byName, "c": byShare, "m": byMemory, "t": byState, "u": byUser, "w": byPower, "j": byEnergy}
 
 // key does what a key is for.
 func (m *model) key(key string) tea.Cmd {
@@ -122,6 +122,8 @@ func (m *model) key(key string) tea.Cmd {
 		m.top, f.selected = 0, row{}
 	case "a":
 		f.all = !f.all
+	case "e":
+		f.energy = !f.energy
 	case "/":
 		m.prompt = prompt{asks: filter, text: strings.Join(f.words, " ")}
 	case "s":
@@ -333,7 +335,7 @@ func (m *model) last() []string {
 	if len(f.words) > 0 {
 		words = ": " + clean(strings.Join(f.words, " "))
 	}
-	text := " q quit ? help / filter" + words + " ←→ fold s set k kill p procs o sort: " + sorted + " g flat a all space pause"
+	text := " q quit ? help / filter" + words + " ←→ fold s set k kill p procs e energy o sort: " + sorted + " g flat a all space pause"
 	return []string{f.paint.with(faint, fit(text, f.width-1, false))}
 }
 
@@ -350,19 +352,19 @@ func help(p paint) []string {
 		{"k", "end all programs of the lgpu or group at the cursor"},
 		{"p", "processes of all devices, and back"},
 		{"g, a", "lgpus without groups; processes of all lgpus"},
-		{"n c m t u w", "sort by name, share, memory, state, user, power"},
+		{"e", "power and energy first, where not all has room"},
+		{"n c m t u", "sort by name, share, memory, state, user"},
+		{"w, j", "sort by power (watts), energy (joules)"},
 		{"o, r", "sort by the next of these; turn the order round"},
 		{"space", "stop and go on; the sparkline has what happens meanwhile"},
-		{"q", "leave"},
-		{"", ""},
 		{"PR", "processes"},
 		{"USED/MAX", "memory and memory.max; - is no limit"},
 		{"ASKED→GOT", "% of the device: entitled to now, had in the last second"},
 		{"", "yellow: wants more than it gets; - is not measured"},
 		{"LATELY", "what it got in the last frames, as high as was asked"},
+		{"ENERGY", "of the device's, since the lgpu was created"},
 		{"WEIGHT", "against siblings; H high priority, L latency-critical"},
-		{"STATE", "running has the device, waiting wants it,"},
-		{"", "draining lets go of it"},
+		{"STATE", "running has it, waiting wants it, draining lets go"},
 	} {
 		lines = append(lines, " "+p.with(bold, fit(l[0], 12, false))+l[1])
 	}

@@ -82,7 +82,7 @@ func machine() *api.Snapshot {
 					Uuid: first, MemoryUsed: 6<<30 + 1<<29, MemoryPeak: 7 << 30, ShareAsked: part(2500), ShareDelivered: part(2490),
 					State: api.State_RUNNING, Effective: &api.Effective{ComputeMax: 2500, ComputeMin: 1000, LgpuWeight: 300, LgpuPriority: 2,
 						MemoryMax: pointer(uint64(8 << 30))},
-					BusyNs: 90e9, Launches: 12345, PowerMw: pointer(uint32(88600)),
+					BusyNs: 90e9, Launches: 12345, PowerMw: pointer(uint32(88600)), EnergyMj: pointer(uint64(12_345_678)),
 				}},
 				Clients: []*api.Client{
 					{Pid: 812, Uid: 1000, Command: "python", Memory: []uint64{6 << 30}},
@@ -247,7 +247,10 @@ func TestFrames(t *testing.T) {
 		m := live(width, 24)
 		golden(t, fmt.Sprintf("live-%d.txt", width), m.picture()+"\n")
 	}
-	m := live(80, 30)
+	m := live(60, 24)
+	press(m, "e", "j")
+	golden(t, "energy-60.txt", m.picture()+"\n")
+	m = live(80, 30)
 	press(m, "g", "c", "down", "down", "down", "enter")
 	golden(t, "flat-by-share.txt", m.picture()+"\n")
 	m = live(60, 24)
@@ -547,5 +550,20 @@ func TestSuspended(t *testing.T) {
 		if !found {
 			t.Errorf("in %d columns nothing is suspending", width)
 		}
+	}
+}
+
+// TestJoules: an energy has six cells at most, whatever it is.
+func TestJoules(t *testing.T) {
+	for mj, want := range map[uint64]string{
+		0: "0.0J", 830: "0.8J", 9_960: "10J", 351_400: "351J", 999_499: "999J", 999_500: "1.0kJ", 12_345_678: "12.3kJ",
+		99_949_999: "99.9kJ", 99_950_000: "100kJ", 3_600_000_000: "3.6MJ", 1 << 63: "9.2PJ", 1<<64 - 1: "18.4PJ",
+	} {
+		if got := joules(&mj); got != want {
+			t.Errorf("%d mJ: %q, want %q", mj, got, want)
+		}
+	}
+	if got := joules(nil); got != "" {
+		t.Errorf("no counter: %q", got)
 	}
 }

@@ -20,11 +20,12 @@ const (
 	byState
 	byUser
 	byPower
+	byEnergy
 	orders // their number
 )
 
 func (o order) String() string {
-	return [...]string{"name", "share", "memory", "state", "user", "power"}[o]
+	return [...]string{"name", "share", "memory", "state", "user", "power", "energy"}[o]
 }
 
 // tree is what is shown of a device's groups and lgpus.
@@ -144,6 +145,8 @@ func (f *frame) sort(nodes []*api.Directory, device string) {
 			c = cmp.Compare(f.owners(a), f.owners(b))
 		case byPower:
 			c = -cmp.Compare(x.GetPowerMw(), y.GetPowerMw())
+		case byEnergy:
+			c = -cmp.Compare(x.GetEnergyMj(), y.GetEnergyMj())
 		}
 		if c == 0 {
 			c = cmp.Compare(a.GetPath(), b.GetPath())
