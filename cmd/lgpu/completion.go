@@ -81,8 +81,9 @@ var argumentCompleters = map[string]completer{
 // complete gives all commands below c their completions. An option or argument of which nothing is known completes to
 // nothing rather than to files.
 func complete(c *cobra.Command) {
-	c.ValidArgsFunction = argumentCompleters[strings.TrimPrefix(c.CommandPath(), "lgpu ")]
-	if c.ValidArgsFunction == nil {
+	if how := argumentCompleters[strings.TrimPrefix(c.CommandPath(), "lgpu ")]; how != nil {
+		c.ValidArgsFunction = how
+	} else if c.ValidArgsFunction == nil {
 		c.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	c.Flags().VisitAll(func(f *pflag.Flag) {

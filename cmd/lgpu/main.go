@@ -121,6 +121,9 @@ lgpu man writes manual pages, lgpu completion prints a shell's completion.`,
 	add("Checkpoints", checkpointCommand(), restoreCommand(), imageCommand())
 	add("This machine", devicesCommand(), doctorCommand(), daemonCommand(), cdiCommand(), conformanceCommand(), simCommand(), shmemCommand())
 	add("This program", manCommand(), versionCommand())
+	c.SetHelpCommand(helpCommand())
+	c.InitDefaultHelpCmd()
+	strictCompletion(c)
 	complete(c)
 	return c
 }
@@ -158,7 +161,8 @@ func printUsage(c *cobra.Command) error {
 // noArguments refuses arguments with a line in this program's manner.
 func noArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage(commandHint(c, args[0], c.CommandPath()+" --help"), "%s: unknown argument %q", c.Name(), args[0])
+		return usage(commandHint(c, args[0], c.CommandPath()+" --help"), "%s: unknown argument %q",
+			strings.TrimPrefix(c.CommandPath(), "lgpu "), args[0])
 	}
 	return nil
 }

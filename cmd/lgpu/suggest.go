@@ -22,13 +22,7 @@ func didYouMean(before, word string, candidates []string, otherwise string) stri
 
 // commandHint is the hint for a word that is none of the commands below c.
 func commandHint(c *cobra.Command, word, otherwise string) string {
-	var names []string
-	for _, below := range c.Commands() {
-		if below.IsAvailableCommand() {
-			names = append(names, below.Name())
-		}
-	}
-	return didYouMean(c.CommandPath()+" ", word, names, otherwise)
+	return didYouMean(c.CommandPath()+" ", word, commandNames(c), otherwise)
 }
 
 // optionError is what a user reads of options that c does not understand.

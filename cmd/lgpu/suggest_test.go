@@ -20,6 +20,18 @@ func TestHints(t *testing.T) {
 		"ps --jsn":                  "did you mean --json?",
 		"ps --colour":               "lgpu ps --help lists the options",
 		"ps -q":                     "lgpu ps --help lists the options",
+		"hlep":                      "did you mean lgpu help?",
+		"help zzzzz":                "lgpu --help",
+		"help evnts":                "did you mean lgpu events?",
+		"help daemon stpo":          "did you mean lgpu daemon stop?",
+		"help run nix":              "lgpu run --help",
+		"help help me":              "lgpu help --help",
+		"complation bash":           "did you mean lgpu completion?",
+		"completion":                "lgpu completion --help",
+		"completion tcsh":           "those are known: bash, zsh, fish, powershell",
+		"completion bsh":            "those are known: bash, zsh, fish, powershell",
+		"completion bash nix":       "lgpu completion bash --help",
+		"daemon status nix":         "lgpu daemon status --help",
 	} {
 		c := root()
 		c.SetArgs(strings.Fields(line))
