@@ -21,8 +21,11 @@ import (
 // bootVariable tells a test binary that it is to become a machine, and names a folder for that.
 const bootVariable = "LGPU_TEST_INSTALL_BOOT"
 
-// bootedVariable tells it that it runs on that machine.
+// bootedVariable tells it that it runs on that machine, and which of its tests.
 const bootedVariable = "LGPU_TEST_INSTALL_BOOTED"
+
+// packagesVariable names the folder of the packages that this machine gets, in place of an install.
+const packagesVariable = "LGPU_TEST_INSTALL_PACKAGES"
 
 // hierarchy is one of cgroups, as this process sees it.
 type hierarchy struct {
@@ -80,7 +83,14 @@ func hierarchies() ([]hierarchy, error) {
 // TestBooted has systemd start the unit of an install, on a machine of its own: namespaces, and cgroups below the one of
 // this process.
 func TestBooted(t *testing.T) {
-	need(t, "systemctl", "journalctl", "python3")
+	need(t, "python3")
+	boot(t, "TestOnBooted")
+}
+
+// boot runs a test on a machine of its own, with more in its environment.
+func boot(t *testing.T, test string, variables ...string) {
+	t.Helper()
+	need(t, "systemctl", "journalctl")
 	if os.Getuid() != 0 {
 		lacks(t, "only root can have a machine of its own")
 	}
@@ -104,7 +114,8 @@ func TestBooted(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := exec.Command(os.Args[0], "-test.run=^TestBoot$", "-test.v")
-	c.Env = append(os.Environ(), bootVariable+"="+dir, "LGPU_TEST_INSTALL_GROUPS="+strings.Join(groups, ":"))
+	c.Env = append(os.Environ(), bootVariable+"="+dir, "LGPU_TEST_INSTALL_GROUPS="+strings.Join(groups, ":"), bootedVariable+"="+test)
+	c.Env = append(c.Env, variables...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUTS | unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
 	out, err := c.CombinedOutput()
@@ -112,7 +123,7 @@ func TestBooted(t *testing.T) {
 		lacks(t, "namespaces cannot be made here")
 	}
 	text, read := os.ReadFile(said)
-	if err != nil || read != nil || !strings.Contains(string(text), "--- PASS: TestOnBooted") {
+	if err != nil || read != nil || !strings.Contains(string(text), "--- PASS: "+test+" ") {
 		t.Errorf("%v, %v\n%s\n%s", err, read, out, text)
 	} else {
 		t.Logf("%s", text)
@@ -136,7 +147,7 @@ func removeGroup(t *testing.T, group string) {
 	}
 }
 
-// onBooted is the service that is TestOnBooted. The machine ends with it.
+// onBooted is the service that is the test. The machine ends with it.
 const onBooted = `[Unit]
 DefaultDependencies=no
 After=basic.target systemd-journald.service systemd-sysusers.service
@@ -144,18 +155,18 @@ SuccessAction=exit
 FailureAction=exit
 [Service]
 Type=oneshot
-Environment=%s=1 %s=%s PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+Environment=%s PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 WorkingDirectory=%s
 StandardOutput=append:/said
 StandardError=inherit
-ExecStart=/test -test.run=^TestOnBooted$ -test.v
+ExecStart=/test -test.run=^%s$ -test.v
 `
 
-// TestBoot becomes the machine of TestBooted: it ends by becoming systemd.
+// TestBoot becomes the machine of boot: it ends by becoming systemd.
 func TestBoot(t *testing.T) {
 	dir := os.Getenv(bootVariable)
 	if dir == "" {
-		t.Skip("TestBooted starts it")
+		t.Skip("boot starts it")
 	}
 	check := func(what string, err error) {
 		if err != nil {
@@ -183,7 +194,9 @@ func TestBoot(t *testing.T) {
 		check("make a folder", os.MkdirAll(to, 0o755))
 		check("mount "+h.name, unix.Mount("cgroup", to, h.kind, 0, h.options))
 	}
-	run(t, "make", "install", "DESTDIR="+root, "PREFIX=/usr")
+	if os.Getenv(packagesVariable) == "" {
+		run(t, "make", "install", "DESTDIR="+root, "PREFIX=/usr")
+	}
 	// Only what is tested, and the journal: the rest of a boot is not this machine's.
 	for _, wants := range []string{"/usr/lib/systemd/system/*.wants", "/etc/systemd/system/*.wants"} {
 		found, err := filepath.Glob(root + wants)
@@ -193,7 +206,11 @@ func TestBoot(t *testing.T) {
 		}
 	}
 	units := root + "/etc/systemd/system/"
-	service := fmt.Sprintf(onBooted, bootedVariable, strictVariable, os.Getenv(strictVariable), here)
+	var variables []string
+	for _, name := range []string{bootedVariable, strictVariable, packagesVariable} {
+		variables = append(variables, name+"="+os.Getenv(name))
+	}
+	service := fmt.Sprintf(onBooted, strings.Join(variables, " "), here, os.Getenv(bootedVariable))
 	check("write a unit", os.WriteFile(units+"tested.service", []byte(service), 0o644))
 	target := "[Unit]\nWants=systemd-journald.service systemd-sysusers.service tested.service\n"
 	check("write a unit", os.WriteFile(units+"tested.target", []byte(target), 0o644))

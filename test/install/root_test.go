@@ -84,6 +84,7 @@ func TestPackages(t *testing.T) {
 		}
 	}
 	inRoot(t, dir)
+	boot(t, "TestPackagesOnBooted", packagesVariable+"="+dir)
 }
 
 // inRoot runs TestInRoot in namespaces of its own. All that it starts ends with it.
