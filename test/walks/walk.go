@@ -117,12 +117,40 @@ var varying = []struct {
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
+// settled are lines whose numbers are what somebody has set or typed, and so the same in each run, and what differs in them
+// all the same.
+var settled = []struct{ line, but *regexp.Regexp }{
+	{regexp.MustCompile(`^lgpu: (error|hint): `), regexp.MustCompile(`GPU-[0-9a-f-]+`)},
+	{regexp.MustCompile(`^([a-z.]+ +)?GPU-[0-9a-f-]{36} \S+$`), regexp.MustCompile(`GPU-[0-9a-f-]+`)}, // lgpu show
+	{regexp.MustCompile(`^\S+ \S+ \S+  limit\.changed `), regexp.MustCompile(`^\S+ \S+ \S+|process [0-9]+`)},
+}
+
+// topLine has the memory of an lgpu in lgpu top, and its limit.
+var topLine = regexp.MustCompile(` [0-9.]+[KMGT]?/(\S+) .*→`)
+
+// limits are those in a line of lgpu ps or lgpu top, which are the same in each run.
+func limits(line string) string {
+	if m := psLine.FindStringSubmatch(line); m != nil {
+		return " max " + m[4] + " max " + m[6]
+	}
+	if m := topLine.FindStringSubmatch(line); m != nil {
+		return " max " + m[1]
+	}
+	return ""
+}
+
 // plain is a line without what differs from run to run.
 func plain(line string) string {
+	for _, s := range settled {
+		if s.line.MatchString(line) {
+			return strings.Join(strings.Fields(s.but.ReplaceAllString(line, "X")), " ")
+		}
+	}
+	most := limits(line)
 	for _, v := range varying {
 		line = v.pattern.ReplaceAllString(line, v.stands)
 	}
-	return strings.TrimSpace(line)
+	return strings.TrimSpace(line) + most
 }
 
 // Like reports whether a command printed the lines that a document shows, up to what differs from run to run. A line of

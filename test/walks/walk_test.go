@@ -55,6 +55,18 @@ func TestLike(t *testing.T) {
 		{"a\n...\nz", "a\nb\nc", false},
 		{"2026-11-01 10:00:00.123 CET", "2026-11-02 11:00:01.001 CET", true},
 		{"", "x", false},
+		{"lgpu: error: --memory 20GiB: each has 16 GiB", "lgpu: error: --memory 20GiB: each has 8 GiB", false},
+		{"GPU-680d9cf0-f3d1-44aa-abee-1bf82ccc9bb1 10%", "GPU-680d9cf0-f3d1-44aa-abee-1bf82ccc9bb2 30%", false},
+		{"GPU-680d9cf0-f3d1-44aa-abee-1bf82ccc9bb1 10%", "GPU-680d9cf0-f3d1-44aa-abee-1bf82ccc9bb2 10%", true},
+		{"red  GPU-680d9cf0  4 GiB  4 GiB  11.7%   60%  alice    107", "red GPU-680d9cf1 3 GiB 4 GiB 9% 60% alice 9", true},
+		{"red  GPU-680d9cf0  4 GiB  4 GiB  11.7%   60%  alice    107", "red GPU-680d9cf1 3 GiB 5 GiB 9% 60% alice 9", false},
+		{"red  GPU-680d9cf0  4 GiB  4 GiB  11.7%   60%  alice    107", "red GPU-680d9cf1 3 GiB 4 GiB 9% 50% alice 9", false},
+		{"   job  frank   1   566M/2G   10→9.6   6.1W  100  waiting", "   job  frank   1   600M/2G   9→9   6W  100  running", true},
+		{"   job  frank   1   566M/2G   10→9.6   6.1W  100  waiting", "   job  frank   1   600M/3G   9→9   6W  100  running", false},
+		{"2026-11-29 16:24:26.580 +0000  limit.changed  /v  memory.max is 8 GiB (was max), by user 0 (root), process 1 (lgpu)",
+			"2026-11-29 16:24:26.581 +0000  limit.changed  /v  memory.max is 8 GiB (was max), by user 0 (root), process 2 (lgpu)", true},
+		{"2026-11-29 16:24:26.580 +0000  limit.changed  /v  memory.max is 8 GiB (was max), by user 0 (root), process 1 (lgpu)",
+			"2026-11-29 16:24:26.580 +0000  limit.changed  /v  memory.max is 9 GiB (was max), by user 0 (root), process 1 (lgpu)", false},
 	} {
 		shown := strings.Split(c.shown, "\n")
 		if c.shown == "" {
@@ -62,6 +74,51 @@ func TestLike(t *testing.T) {
 		}
 		if got := Like(shown, strings.Split(c.printed, "\n")); got != c.like {
 			t.Errorf("%q and %q: like %v", c.shown, c.printed, got)
+		}
+	}
+}
+
+// Of the numbers that the walks show, each that is wrong is found.
+func TestHolds(t *testing.T) {
+	ps := []string{
+		"/                  GPU-2b21a105   6.6 GiB         -   43.3%     -  -",
+		" users/            GPU-2b21a105   2.6 GiB         -   13.3%     -  -",
+		"  alice            GPU-2b21a105     2 GiB     2 GiB    9.5%   10%  alice    233",
+		"  bob              GPU-2b21a105   566 MiB     1 GiB    3.8%    5%  bob      312",
+		" vision            GPU-2b21a105     4 GiB     8 GiB   30.0%   30%  carol    7",
+	}
+	energy := []string{
+		"/                  GPU-2b21a105    795.4 J    57.1 W 100.0%     0.0001     0.08 g",
+		"/users             GPU-2b21a105    528.2 J    38.9 W  66.4%     0.0000     0.06 g",
+		"/vision            GPU-2b21a105    267.2 J    18.2 W  33.6%     0.0000     0.03 g",
+	}
+	program := []string{
+		"memory 2078277632 CUDA_ERROR_OUT_OF_MEMORY", "kernels 8 1.151081",
+		"lgpu: the program was refused device memory 11 times, the last time 1 MiB, by the limit of /users/alice, 2 GiB, which",
+	}
+	metrics := []string{
+		`lgpu_memory_used_bytes{device="G",kind="group",path="/"} 2.147483648e+09`,
+		`lgpu_memory_used_bytes{device="G",kind="group",path="/team"} 0`,
+		`lgpu_memory_used_bytes{device="G",kind="lgpu",path="/job"} 2.147483648e+09`,
+	}
+	for _, c := range []struct {
+		lines           []string
+		old, new, finds string
+	}{
+		{ps, "", "", ""}, {energy, "", "", ""}, {program, "", "", ""}, {metrics, "", "", ""},
+		{ps, "566 MiB     1 GiB", "566 MiB   500 MiB", "above its limit"},
+		{ps, "6.6 GiB", "7.6 GiB", "/ has"}, {ps, "2.6 GiB", "2.1 GiB", "/users has"}, {ps, "566 MiB", "266 MiB", "/users has"},
+		{ps, "43.3%", "44.3%", "/ has"}, {ps, "3.8%", "8.8%", "/users has"}, {ps, "alice    233", "alice    -", "without a process"},
+		{energy, "267.2 J", "0 J", "no energy"}, {energy, "267.2", "269.2", "all in it"}, {energy, "38.9", "48.9", "draws"},
+		{energy, "33.6%", "43.6%", "%"}, {energy, "0.0001", "0.0101", "costs"}, {energy, "0.06 g", "0.16 g", "CO2"},
+		{program, "2078277632", "2178277632", "its limit"}, {program, "2078277632", "1078277632", "its limit"},
+		{program, "kernels 8", "kernels 0", "no kernel"}, {program, "11 times", "0 times", "refused nothing"},
+		{metrics, `"/"} 2.1`, `"/"} 3.1`, "/ has"}, {metrics, `"/job"} 2.147483648e+09`, `"/job"} 0`, "no memory"},
+	} {
+		lines := strings.Split(strings.Replace(strings.Join(c.lines, "\n"), c.old, c.new, 1), "\n")
+		err := Holds(lines)
+		if c.finds == "" && err != nil || c.finds != "" && (err == nil || !strings.Contains(err.Error(), c.finds)) {
+			t.Errorf("%q for %q: %v", c.new, c.old, err)
 		}
 	}
 }
@@ -171,7 +228,7 @@ func TestOnMachine(t *testing.T) {
 		begin := time.Now()
 		out, status := shells[s.User].run(t, s)
 		early := func() bool {
-			return s.Until && status != 0 || s.Shown && Looks(s.Command) && !update && !Like(s.Output, out)
+			return s.Until && status != 0 || s.Shown && Looks(s.Command) && !update && (!Like(s.Output, out) || Holds(out) != nil)
 		}
 		for began := time.Now(); early() && time.Since(began) < time.Minute; out, status = shells[s.User].run(t, s) {
 			time.Sleep(100 * time.Millisecond)
@@ -186,6 +243,9 @@ func TestOnMachine(t *testing.T) {
 			continue
 		}
 		printed[s.Line] = out
+		if err := Holds(out); err != nil {
+			t.Errorf("line %d: %q printed\n%s\nof which is wrong: %v", s.Line, s.Command, strings.Join(out, "\n"), err)
+		}
 		if !Like(s.Output, out) && !update {
 			t.Errorf("line %d: %q printed\n%s\nwhere the document has\n%s", s.Line, s.Command, strings.Join(out, "\n"),
 				strings.Join(s.Output, "\n"))
