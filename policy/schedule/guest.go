@@ -377,16 +377,20 @@ func (x *seat) bill(spent, switches int64) {
 	x.count(spent)
 }
 
-// refund gives credit back that a guest with a maximum was charged for work that only waited, behind that of others; so it
-// did in waited, which has just been charged. What may still be in flight stays charged ahead. Otherwise one of many that
-// come at once would be in debt for as long as its maximum takes to pay for the time of all of them.
+// refund gives back what a guest was charged for work that only waited, behind that of others; so it did in waited, which has
+// just been charged. It counts as delivered later, when it is used; else many guests would all have had the same time. One
+// with a maximum gets credit back as well, but for what may still be in flight, which stays charged ahead: one of many that
+// come at once would otherwise be in debt for as long as its maximum takes to pay for the time of all of them.
 func refund(x *seat, waited int64) {
+	p := &x.presence
 	if !x.capped() {
+		p.returned += waited
 		return
 	}
-	x.presence.ahead += waited
-	if back := x.presence.ahead - x.dev.options.Quantum; back > 0 {
-		x.presence.ahead -= back
+	p.ahead += waited
+	if back := p.ahead - x.dev.options.Quantum; back > 0 {
+		p.ahead -= back
+		p.returned += back
 		x.account.refund(x.now, back)
 	}
 }

@@ -44,3 +44,53 @@ func TestManySmallMaxima(t *testing.T) {
 	}
 	check("guests", 0.06, c.run, func(i int) int64 { return c.programs[i].used })
 }
+
+// What many lgpus are charged that use a device as guests is what they used, though each has work in flight while others run:
+// together no more than the whole device, with a maximum or without.
+func TestManyGuestsAreChargedOnce(t *testing.T) {
+	const n, windows = 50, 20
+	for _, kind := range []struct {
+		name        string
+		p           Params
+		work, pause int64
+	}{
+		{"without end", Params{}, 0, 0},
+		{"1 ms and a pause", Params{}, ms, ms},
+		{"1 ms and a long pause", Params{}, ms, 20 * ms},
+		{"a maximum of 3 %", Params{Max: on0(300)}, 0, 0},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			c := newChip(t, Options{})
+			for id := range ID(n) {
+				c.add(id+1, kind.p, 200*us, kind.work, kind.pause)
+			}
+			charged := func() (sum int64) {
+				for id := range ID(n) {
+					sum += c.s.Spent(c.now, id+1, 0)
+				}
+				return sum
+			}
+			used := func() (sum int64) {
+				for _, x := range c.programs {
+					sum += x.used
+				}
+				return sum
+			}
+			c.run(3 * second)
+			spent, ran := charged(), used()
+			var share int64
+			for range windows {
+				c.run(second)
+				for _, st := range c.s.Shares(c.now, nil) {
+					share += int64(st.Delivered)
+				}
+			}
+			spent, ran = charged()-spent, used()-ran
+			near(t, "charged, of all time", 100*float64(spent)/(windows*float64(second)), 100*float64(ran)/(windows*float64(second)), 5)
+			// Those that take turns of many ms are seen in some seconds more often than in others.
+			if got := float64(share) / (100 * windows); got > 105 {
+				t.Errorf("delivered: got %.1f %% of the device", got)
+			}
+		})
+	}
+}

@@ -82,9 +82,11 @@ type presence struct {
 	last    measurement
 	charged int64 // since last, before it was corrected
 	ahead   int64 // charged before it was used
-	visits  int64 // that are still free, in ns of the time between two
-	secret  int64 // device time used lately beyond what it reports
-	unseen  int64 // Busy since the hardware last noted that it ran
+	// Delivered, by the meter, and given back: what is used next has been counted already.
+	returned int64
+	visits   int64 // that are still free, in ns of the time between two
+	secret   int64 // device time used lately beyond what it reports
+	unseen   int64 // Busy since the hardware last noted that it ran
 	// The hardware does not stop its kernels at the end of its time slice.
 	unstopped bool
 
@@ -113,7 +115,7 @@ func newPresence(now int64) presence {
 
 // restart forgets what was summed up, but not what was learned.
 func (p *presence) restart(now int64) {
-	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead = now, 0, p.waited, 0, 0
+	p.weighed, p.busy, p.waitedThen, p.charged, p.ahead, p.returned = now, 0, p.waited, 0, 0, 0
 	p.launches, p.pace = 0, pace{}
 	p.last.valid = false
 }

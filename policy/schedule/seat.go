@@ -395,6 +395,9 @@ func (x *seat) spend(spent int64, contended bool) {
 // count adds device time that has been charged to what was delivered.
 func (x *seat) count(spent int64) {
 	x.counted += spent
+	before := min(spent, x.presence.returned)
+	x.presence.returned -= before
+	spent -= before
 	x.spent += spent
 	x.meter.add(max(x.metered, x.now-second), x.now, spent)
 	x.metered = x.now

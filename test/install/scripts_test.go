@@ -10,7 +10,7 @@ import (
 
 // kinds are how packages are installed, over an older or a newer one too, and removed.
 var kinds = map[string]struct{ install, remove string }{
-	"deb": {`dpkg -i "$1"/*.deb`, `dpkg --remove lgpu`},
+	"deb": {`dpkg --no-triggers -i "$1"/*.deb`, `dpkg --no-triggers --remove lgpu`},
 	"rpm": {`rpm --dbpath /var/lib/rpm-test --nodeps -U --oldpackage "$1"/*.rpm`, `rpm --dbpath /var/lib/rpm-test -e lgpu`},
 }
 
