@@ -33,9 +33,9 @@ const (
 // give adds a claim that was allocated so much of devices.
 func give(t *testing.T, kube *fake.Clientset, uid, memory, units string, devices ...slice.Device) *drapb.Claim {
 	t.Helper()
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c" + uid[len(uid)-1:], UID: types.UID(uid)}}
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c" + strings.TrimLeft(uid[len(uid)-12:], "0"), UID: types.UID(uid)}}
 	c.Status.Allocation = &resourceapi.AllocationResult{}
-	share := types.UID("5a1b2c3d-0000-4000-8000-00000000000" + uid[len(uid)-1:])
+	share := types.UID("5a1b2c3d-0000-4000-8000-" + uid[len(uid)-12:])
 	for _, d := range devices {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
 			Request: "gpu", Driver: slice.Driver, Pool: "node0", Device: d.Name, ShareID: &share,
@@ -145,39 +145,6 @@ func TestUnwritten(t *testing.T) {
 		if time.Since(begun) > time.Minute {
 			t.Fatal("the specification is not written once it can be")
 		}
-	}
-	kubetest.Unprepare(t, k, one)
-}
-
-// A clock that jumps changes nothing: a claim that says it was made tomorrow, and prepared by a driver whose clock was ahead, is
-// prepared as it was allocated, once and again, and what it says is of one lgpu.
-func TestClock(t *testing.T) {
-	dir := kubetest.Folder(t)
-	_, daemon := kubetest.Daemon(t, dir)
-	kube := fake.NewClientset(nodeWith("containerd://2.4.2"))
-	k, _ := kubetest.Kubelet(t, begin(t, daemon, kube), kube, "node0", dir)
-	one := give(t, kube, first, "10Gi", "3", devicesOf(t, daemon)[0])
-	claims := kube.ResourceV1().ResourceClaims("default")
-	for _, jump := range []time.Duration{0, 24 * time.Hour, -10 * 365 * 24 * time.Hour} {
-		c, err := claims.Get(t.Context(), one.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := metav1.NewTime(time.Now().Add(jump))
-		c.CreationTimestamp, c.Status.Allocation.AllocationTimestamp = at, &at
-		for i := range c.Status.Devices {
-			c.Status.Devices[i].Conditions[0].LastTransitionTime = at
-		}
-		if _, err := claims.Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if r := kubetest.Prepare(t, k, one); r.GetError() != "" {
-			t.Errorf("after a jump of %v: %v", jump, r)
-		}
-		if c, err = claims.Get(t.Context(), one.Name, metav1.GetOptions{}); err != nil || len(c.Status.Devices) != 1 {
-			t.Errorf("after a jump of %v the claim says %+v, %v", jump, c.Status.Devices, err)
-		}
-		directory(t, daemon, first)
 	}
 	kubetest.Unprepare(t, k, one)
 }
