@@ -29,8 +29,8 @@ func (c clock) jump(t *testing.T, by time.Duration) {
 	}
 }
 
-// The daemon's wall clock jumps years ahead and back while programs compute: limits hold as before, programs and lgpus come and go,
-// and a daemon that is killed and comes back at yet another time has all that was. Events have the time that the clock shows.
+// The daemon's wall clock jumps years ahead and back while programs compute: limits hold as before, programs and lgpus come and
+// go, and a daemon that is killed and comes back at yet another time has all that was. Events have the time that the clock shows.
 func TestClockJumps(t *testing.T) {
 	const year, kernels, each = 365 * 24 * time.Hour, 40, 5 * time.Millisecond
 	p := newPlace(t)

@@ -17,8 +17,8 @@ import (
 // envClock names the file that says how far this process's wall clock is off.
 const envClock = "LGPU_TEST_CLOCK"
 
-// The driver's wall clock jumps a day ahead and years back while it serves. A claim, which says when it was made and allocated by that
-// clock, is prepared as it was allocated, once and again; what the claim says is of one lgpu.
+// The driver's wall clock jumps a day ahead and years back while it serves. A claim, which says when it was made and allocated
+// by that clock, is prepared as it was allocated, once and again; what the claim says is of one lgpu.
 func TestClock(t *testing.T) {
 	file := os.Getenv(envClock)
 	if file == "" {

@@ -23,8 +23,9 @@ import (
 // envFull says that this process has mounts of its own.
 const envFull = "LGPU_TEST_FULL"
 
-// On a disk that is full claims are prepared for as long as the daemon can write them down, and then refused with the reason. After a
-// kill of the daemon there are the lgpus of those that were prepared, and of no others. Once there is room all are prepared.
+// On a disk that is full claims are prepared for as long as the daemon can write them down, and then refused with the reason.
+// After a kill of the daemon there are the lgpus of those that were prepared, and of no others. Once there is room all are
+// prepared.
 func TestFull(t *testing.T) {
 	if os.Getenv(envFull) == "" {
 		c := exec.CommandContext(t.Context(), "/proc/self/exe")

@@ -1,8 +1,9 @@
 // jump FILE PROGRAM ARGUMENT...: starts a program whose wall clock is off by the seconds that FILE has, a signed 64-bit number
 // that may be changed at any time. Of PROGRAM itself, which has to be a Go program, and not of those that it starts.
 //
-// A filter of system calls hands clock_gettime(CLOCK_REALTIME) to a second process, which answers in the kernel's place. For the
-// program to call the kernel at all, it must not find the kernel's own functions (vDSO), whose address is taken from it as it begins.
+// A filter of system calls hands clock_gettime(CLOCK_REALTIME) to a second process, which answers in the kernel's place. For
+// the program to call the kernel at all, it must not find the kernel's own functions (vDSO), whose address is taken from it as
+// it begins.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
