@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// helloTime is how long a connection may take to say Hello.
-	helloTime = 2 * time.Second
+	// helloTime is how long a connection may take to say Hello. The waiting room bounds how many are silent; so it is long
+	// enough for a machine on which a process waits seconds for its turn.
+	helloTime = 10 * time.Second
 	// returnTime is how long new clients of an lgpu wait for those of the previous daemon to bring the counters, and
 	// maxWaiting how many do.
 	returnTime = 5 * time.Second
