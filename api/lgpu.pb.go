@@ -3483,12 +3483,14 @@ func (x *CheckpointRequest) GetStep() CheckpointRequest_Step {
 	return CheckpointRequest_FIND
 }
 
-// CheckpointReply is one of the two.
+// CheckpointReply is one of the first two.
 type CheckpointReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first.
-	Found         *CheckpointFound `protobuf:"bytes,1,opt,name=found,proto3" json:"found,omitempty"`
-	Progress      *ReleaseProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	Found    *CheckpointFound `protobuf:"bytes,1,opt,name=found,proto3" json:"found,omitempty"`
+	Progress *ReleaseProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	// With the last one of LEAVE.
+	Files         []*MemoryFile `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3537,6 +3539,104 @@ func (x *CheckpointReply) GetProgress() *ReleaseProgress {
 	return nil
 }
 
+func (x *CheckpointReply) GetFiles() []*MemoryFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// MemoryFile is a file with what has left a device, of a process of an lgpu with memory.overcommit. It has no name.
+type MemoryFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the process.
+	Client int32 `protobuf:"varint,1,opt,name=client,proto3" json:"client,omitempty"`
+	// Index of the device among the lgpu's.
+	Device uint32 `protobuf:"varint,2,opt,name=device,proto3" json:"device,omitempty"`
+	// Whether it lies on a disk; else it is of memory.
+	Disk bool `protobuf:"varint,3,opt,name=disk,proto3" json:"disk,omitempty"`
+	// In bytes.
+	Size uint64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	// Where the caller can open it, below the daemon in /proc; not in a request.
+	Path string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	// Which it is, as stat says; likewise.
+	Inode         uint64 `protobuf:"varint,6,opt,name=inode,proto3" json:"inode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemoryFile) Reset() {
+	*x = MemoryFile{}
+	mi := &file_lgpu_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemoryFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemoryFile) ProtoMessage() {}
+
+func (x *MemoryFile) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemoryFile.ProtoReflect.Descriptor instead.
+func (*MemoryFile) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *MemoryFile) GetClient() int32 {
+	if x != nil {
+		return x.Client
+	}
+	return 0
+}
+
+func (x *MemoryFile) GetDevice() uint32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *MemoryFile) GetDisk() bool {
+	if x != nil {
+		return x.Disk
+	}
+	return false
+}
+
+func (x *MemoryFile) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *MemoryFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *MemoryFile) GetInode() uint64 {
+	if x != nil {
+		return x.Inode
+	}
+	return 0
+}
+
 // CheckpointFound is what a program consists of.
 type CheckpointFound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3553,7 +3653,7 @@ type CheckpointFound struct {
 
 func (x *CheckpointFound) Reset() {
 	*x = CheckpointFound{}
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3665,7 @@ func (x *CheckpointFound) String() string {
 func (*CheckpointFound) ProtoMessage() {}
 
 func (x *CheckpointFound) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[41]
+	mi := &file_lgpu_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3678,7 @@ func (x *CheckpointFound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointFound.ProtoReflect.Descriptor instead.
 func (*CheckpointFound) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{41}
+	return file_lgpu_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CheckpointFound) GetProcesses() []int32 {
@@ -3610,14 +3710,16 @@ type RestoreRequest struct {
 	Clients []int32 `protobuf:"varint,2,rep,packed,name=clients,proto3" json:"clients,omitempty"`
 	// UUIDs of the devices that they were on, and those that take their place: of all that the driver shows, or none, if they
 	// are the same.
-	Devices       map[string]string `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Devices map[string]string `protobuf:"bytes,3,rep,name=devices,proto3" json:"devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Files that they need, without paths.
+	Files         []*MemoryFile `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3731,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[42]
+	mi := &file_lgpu_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3744,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{42}
+	return file_lgpu_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RestoreRequest) GetPath() string {
@@ -3666,6 +3768,67 @@ func (x *RestoreRequest) GetDevices() map[string]string {
 	return nil
 }
 
+func (x *RestoreRequest) GetFiles() []*MemoryFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// RestoreReply is one of the two.
+type RestoreReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first: what was asked for, with paths. The files are all zero.
+	Files         []*MemoryFile    `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	Progress      *ReleaseProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreReply) Reset() {
+	*x = RestoreReply{}
+	mi := &file_lgpu_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreReply) ProtoMessage() {}
+
+func (x *RestoreReply) ProtoReflect() protoreflect.Message {
+	mi := &file_lgpu_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreReply.ProtoReflect.Descriptor instead.
+func (*RestoreReply) Descriptor() ([]byte, []int) {
+	return file_lgpu_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *RestoreReply) GetFiles() []*MemoryFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *RestoreReply) GetProgress() *ReleaseProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
 type WriteRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3676,7 +3839,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3688,7 +3851,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[43]
+	mi := &file_lgpu_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3701,7 +3864,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{43}
+	return file_lgpu_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WriteRequest) GetPath() string {
@@ -3726,7 +3889,7 @@ type WriteReply struct {
 
 func (x *WriteReply) Reset() {
 	*x = WriteReply{}
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3738,7 +3901,7 @@ func (x *WriteReply) String() string {
 func (*WriteReply) ProtoMessage() {}
 
 func (x *WriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[44]
+	mi := &file_lgpu_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3751,7 +3914,7 @@ func (x *WriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteReply.ProtoReflect.Descriptor instead.
 func (*WriteReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{44}
+	return file_lgpu_proto_rawDescGZIP(), []int{46}
 }
 
 type CreateRequest struct {
@@ -3768,7 +3931,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3943,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[45]
+	mi := &file_lgpu_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3956,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{45}
+	return file_lgpu_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CreateRequest) GetPath() string {
@@ -3833,7 +3996,7 @@ type CreateReply struct {
 
 func (x *CreateReply) Reset() {
 	*x = CreateReply{}
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3845,7 +4008,7 @@ func (x *CreateReply) String() string {
 func (*CreateReply) ProtoMessage() {}
 
 func (x *CreateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[46]
+	mi := &file_lgpu_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3858,7 +4021,7 @@ func (x *CreateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReply.ProtoReflect.Descriptor instead.
 func (*CreateReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{46}
+	return file_lgpu_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CreateReply) GetId() uint64 {
@@ -3877,7 +4040,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3889,7 +4052,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[47]
+	mi := &file_lgpu_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3902,7 +4065,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{47}
+	return file_lgpu_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RemoveRequest) GetPath() string {
@@ -3920,7 +4083,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3932,7 +4095,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[48]
+	mi := &file_lgpu_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3945,7 +4108,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{48}
+	return file_lgpu_proto_rawDescGZIP(), []int{50}
 }
 
 type ChownRequest struct {
@@ -3960,7 +4123,7 @@ type ChownRequest struct {
 
 func (x *ChownRequest) Reset() {
 	*x = ChownRequest{}
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3972,7 +4135,7 @@ func (x *ChownRequest) String() string {
 func (*ChownRequest) ProtoMessage() {}
 
 func (x *ChownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[49]
+	mi := &file_lgpu_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3985,7 +4148,7 @@ func (x *ChownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownRequest.ProtoReflect.Descriptor instead.
 func (*ChownRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{49}
+	return file_lgpu_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ChownRequest) GetPath() string {
@@ -4017,7 +4180,7 @@ type ChownReply struct {
 
 func (x *ChownReply) Reset() {
 	*x = ChownReply{}
-	mi := &file_lgpu_proto_msgTypes[50]
+	mi := &file_lgpu_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4029,7 +4192,7 @@ func (x *ChownReply) String() string {
 func (*ChownReply) ProtoMessage() {}
 
 func (x *ChownReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[50]
+	mi := &file_lgpu_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4042,7 +4205,7 @@ func (x *ChownReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChownReply.ProtoReflect.Descriptor instead.
 func (*ChownReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{50}
+	return file_lgpu_proto_rawDescGZIP(), []int{52}
 }
 
 type PageRequest struct {
@@ -4053,7 +4216,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_lgpu_proto_msgTypes[51]
+	mi := &file_lgpu_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4228,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[51]
+	mi := &file_lgpu_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4241,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{51}
+	return file_lgpu_proto_rawDescGZIP(), []int{53}
 }
 
 type PageReply struct {
@@ -4091,7 +4254,7 @@ type PageReply struct {
 
 func (x *PageReply) Reset() {
 	*x = PageReply{}
-	mi := &file_lgpu_proto_msgTypes[52]
+	mi := &file_lgpu_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4266,7 @@ func (x *PageReply) String() string {
 func (*PageReply) ProtoMessage() {}
 
 func (x *PageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[52]
+	mi := &file_lgpu_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4279,7 @@ func (x *PageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageReply.ProtoReflect.Descriptor instead.
 func (*PageReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{52}
+	return file_lgpu_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PageReply) GetUrls() []string {
@@ -4136,7 +4299,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_lgpu_proto_msgTypes[53]
+	mi := &file_lgpu_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4148,7 +4311,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[53]
+	mi := &file_lgpu_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4161,7 +4324,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{53}
+	return file_lgpu_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StopRequest) GetUnused() bool {
@@ -4179,7 +4342,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_lgpu_proto_msgTypes[54]
+	mi := &file_lgpu_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4191,7 +4354,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[54]
+	mi := &file_lgpu_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4204,7 +4367,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{54}
+	return file_lgpu_proto_rawDescGZIP(), []int{56}
 }
 
 // AttachRequest says which lgpu the caller attaches to. Only the first request has fields.
@@ -4242,7 +4405,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_lgpu_proto_msgTypes[55]
+	mi := &file_lgpu_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4254,7 +4417,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[55]
+	mi := &file_lgpu_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4267,7 +4430,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{55}
+	return file_lgpu_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AttachRequest) GetPath() string {
@@ -4372,7 +4535,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_lgpu_proto_msgTypes[56]
+	mi := &file_lgpu_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4384,7 +4547,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[56]
+	mi := &file_lgpu_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4397,7 +4560,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{56}
+	return file_lgpu_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Attachment) GetPath() string {
@@ -4457,7 +4620,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_lgpu_proto_msgTypes[57]
+	mi := &file_lgpu_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4469,7 +4632,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[57]
+	mi := &file_lgpu_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4482,7 +4645,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{57}
+	return file_lgpu_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Refusals) GetCount() uint64 {
@@ -4553,7 +4716,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_lgpu_proto_msgTypes[58]
+	mi := &file_lgpu_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4728,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_lgpu_proto_msgTypes[58]
+	mi := &file_lgpu_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +4741,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_lgpu_proto_rawDescGZIP(), []int{58}
+	return file_lgpu_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Failure) GetErrno() int32 {
@@ -4936,21 +5099,34 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04FIND\x10\x00\x12\t\n" +
 	"\x05LEAVE\x10\x01\x12\t\n" +
 	"\x05GO_ON\x10\x02\x12\a\n" +
-	"\x03END\x10\x03\"w\n" +
+	"\x03END\x10\x03\"\xa2\x01\n" +
 	"\x0fCheckpointReply\x12.\n" +
 	"\x05found\x18\x01 \x01(\v2\x18.lgpu.v1.CheckpointFoundR\x05found\x124\n" +
-	"\bprogress\x18\x02 \x01(\v2\x18.lgpu.v1.ReleaseProgressR\bprogress\"]\n" +
+	"\bprogress\x18\x02 \x01(\v2\x18.lgpu.v1.ReleaseProgressR\bprogress\x12)\n" +
+	"\x05files\x18\x03 \x03(\v2\x13.lgpu.v1.MemoryFileR\x05files\"\x8e\x01\n" +
+	"\n" +
+	"MemoryFile\x12\x16\n" +
+	"\x06client\x18\x01 \x01(\x05R\x06client\x12\x16\n" +
+	"\x06device\x18\x02 \x01(\rR\x06device\x12\x12\n" +
+	"\x04disk\x18\x03 \x01(\bR\x04disk\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04path\x18\x05 \x01(\tR\x04path\x12\x14\n" +
+	"\x05inode\x18\x06 \x01(\x04R\x05inode\"]\n" +
 	"\x0fCheckpointFound\x12\x1c\n" +
 	"\tprocesses\x18\x01 \x03(\x05R\tprocesses\x12\x18\n" +
 	"\aclients\x18\x02 \x03(\x05R\aclients\x12\x12\n" +
-	"\x04lock\x18\x03 \x01(\tR\x04lock\"\xba\x01\n" +
+	"\x04lock\x18\x03 \x01(\tR\x04lock\"\xe5\x01\n" +
 	"\x0eRestoreRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\aclients\x18\x02 \x03(\x05R\aclients\x12>\n" +
-	"\adevices\x18\x03 \x03(\v2$.lgpu.v1.RestoreRequest.DevicesEntryR\adevices\x1a:\n" +
+	"\adevices\x18\x03 \x03(\v2$.lgpu.v1.RestoreRequest.DevicesEntryR\adevices\x12)\n" +
+	"\x05files\x18\x04 \x03(\v2\x13.lgpu.v1.MemoryFileR\x05files\x1a:\n" +
 	"\fDevicesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"G\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"o\n" +
+	"\fRestoreReply\x12)\n" +
+	"\x05files\x18\x01 \x03(\v2\x13.lgpu.v1.MemoryFileR\x05files\x124\n" +
+	"\bprogress\x18\x02 \x01(\v2\x18.lgpu.v1.ReleaseProgressR\bprogress\"G\n" +
 	"\fWriteRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
 	"\x05files\x18\x02 \x03(\v2\r.lgpu.v1.FileR\x05files\"\f\n" +
@@ -5051,7 +5227,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x06Energy\x12\x16.lgpu.v1.EnergyRequest\x1a\x14.lgpu.v1.EnergyPoint\x127\n" +
 	"\x06Slices\x12\x16.lgpu.v1.SlicesRequest\x1a\x13.lgpu.v1.SliceBatch0\x01\x12.\n" +
 	"\x04List\x12\x14.lgpu.v1.ListRequest\x1a\x10.lgpu.v1.Listing\x12,\n" +
-	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x8c\x05\n" +
+	"\x04Read\x12\x14.lgpu.v1.ReadRequest\x1a\x0e.lgpu.v1.Files2\x89\x05\n" +
 	"\aControl\x129\n" +
 	"\x06Attach\x12\x16.lgpu.v1.AttachRequest\x1a\x13.lgpu.v1.Attachment(\x010\x01\x126\n" +
 	"\x06Create\x12\x16.lgpu.v1.CreateRequest\x1a\x14.lgpu.v1.CreateReply\x126\n" +
@@ -5060,8 +5236,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\aRelease\x12\x17.lgpu.v1.ReleaseRequest\x1a\x18.lgpu.v1.ReleaseProgress0\x01\x12>\n" +
 	"\aMigrate\x12\x17.lgpu.v1.MigrateRequest\x1a\x18.lgpu.v1.MigrateProgress0\x01\x12F\n" +
 	"\n" +
-	"Checkpoint\x12\x1a.lgpu.v1.CheckpointRequest\x1a\x18.lgpu.v1.CheckpointReply(\x010\x01\x12@\n" +
-	"\aRestore\x12\x17.lgpu.v1.RestoreRequest\x1a\x18.lgpu.v1.ReleaseProgress(\x010\x01\x123\n" +
+	"Checkpoint\x12\x1a.lgpu.v1.CheckpointRequest\x1a\x18.lgpu.v1.CheckpointReply(\x010\x01\x12=\n" +
+	"\aRestore\x12\x17.lgpu.v1.RestoreRequest\x1a\x15.lgpu.v1.RestoreReply(\x010\x01\x123\n" +
 	"\x05Chown\x12\x15.lgpu.v1.ChownRequest\x1a\x13.lgpu.v1.ChownReply\x120\n" +
 	"\x04Page\x12\x14.lgpu.v1.PageRequest\x1a\x12.lgpu.v1.PageReply\x120\n" +
 	"\x04Stop\x12\x14.lgpu.v1.StopRequest\x1a\x12.lgpu.v1.StopReplyB\x1aZ\x18github.com/lgpu/lgpu/apib\x06proto3"
@@ -5079,7 +5255,7 @@ func file_lgpu_proto_rawDescGZIP() []byte {
 }
 
 var file_lgpu_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_lgpu_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_lgpu_proto_goTypes = []any{
 	(State)(0),                    // 0: lgpu.v1.State
 	(Priority)(0),                 // 1: lgpu.v1.Priority
@@ -5127,43 +5303,45 @@ var file_lgpu_proto_goTypes = []any{
 	(*MigrateProgress)(nil),       // 43: lgpu.v1.MigrateProgress
 	(*CheckpointRequest)(nil),     // 44: lgpu.v1.CheckpointRequest
 	(*CheckpointReply)(nil),       // 45: lgpu.v1.CheckpointReply
-	(*CheckpointFound)(nil),       // 46: lgpu.v1.CheckpointFound
-	(*RestoreRequest)(nil),        // 47: lgpu.v1.RestoreRequest
-	(*WriteRequest)(nil),          // 48: lgpu.v1.WriteRequest
-	(*WriteReply)(nil),            // 49: lgpu.v1.WriteReply
-	(*CreateRequest)(nil),         // 50: lgpu.v1.CreateRequest
-	(*CreateReply)(nil),           // 51: lgpu.v1.CreateReply
-	(*RemoveRequest)(nil),         // 52: lgpu.v1.RemoveRequest
-	(*RemoveReply)(nil),           // 53: lgpu.v1.RemoveReply
-	(*ChownRequest)(nil),          // 54: lgpu.v1.ChownRequest
-	(*ChownReply)(nil),            // 55: lgpu.v1.ChownReply
-	(*PageRequest)(nil),           // 56: lgpu.v1.PageRequest
-	(*PageReply)(nil),             // 57: lgpu.v1.PageReply
-	(*StopRequest)(nil),           // 58: lgpu.v1.StopRequest
-	(*StopReply)(nil),             // 59: lgpu.v1.StopReply
-	(*AttachRequest)(nil),         // 60: lgpu.v1.AttachRequest
-	(*Attachment)(nil),            // 61: lgpu.v1.Attachment
-	(*Refusals)(nil),              // 62: lgpu.v1.Refusals
-	(*Failure)(nil),               // 63: lgpu.v1.Failure
-	nil,                           // 64: lgpu.v1.RestoreRequest.DevicesEntry
-	nil,                           // 65: lgpu.v1.Attachment.EnvironmentEntry
-	(*timestamppb.Timestamp)(nil), // 66: google.protobuf.Timestamp
+	(*MemoryFile)(nil),            // 46: lgpu.v1.MemoryFile
+	(*CheckpointFound)(nil),       // 47: lgpu.v1.CheckpointFound
+	(*RestoreRequest)(nil),        // 48: lgpu.v1.RestoreRequest
+	(*RestoreReply)(nil),          // 49: lgpu.v1.RestoreReply
+	(*WriteRequest)(nil),          // 50: lgpu.v1.WriteRequest
+	(*WriteReply)(nil),            // 51: lgpu.v1.WriteReply
+	(*CreateRequest)(nil),         // 52: lgpu.v1.CreateRequest
+	(*CreateReply)(nil),           // 53: lgpu.v1.CreateReply
+	(*RemoveRequest)(nil),         // 54: lgpu.v1.RemoveRequest
+	(*RemoveReply)(nil),           // 55: lgpu.v1.RemoveReply
+	(*ChownRequest)(nil),          // 56: lgpu.v1.ChownRequest
+	(*ChownReply)(nil),            // 57: lgpu.v1.ChownReply
+	(*PageRequest)(nil),           // 58: lgpu.v1.PageRequest
+	(*PageReply)(nil),             // 59: lgpu.v1.PageReply
+	(*StopRequest)(nil),           // 60: lgpu.v1.StopRequest
+	(*StopReply)(nil),             // 61: lgpu.v1.StopReply
+	(*AttachRequest)(nil),         // 62: lgpu.v1.AttachRequest
+	(*Attachment)(nil),            // 63: lgpu.v1.Attachment
+	(*Refusals)(nil),              // 64: lgpu.v1.Refusals
+	(*Failure)(nil),               // 65: lgpu.v1.Failure
+	nil,                           // 66: lgpu.v1.RestoreRequest.DevicesEntry
+	nil,                           // 67: lgpu.v1.Attachment.EnvironmentEntry
+	(*timestamppb.Timestamp)(nil), // 68: google.protobuf.Timestamp
 }
 var file_lgpu_proto_depIdxs = []int32{
 	7,  // 0: lgpu.v1.Info.daemon:type_name -> lgpu.v1.Daemon
-	66, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
-	66, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
+	68, // 1: lgpu.v1.Daemon.started:type_name -> google.protobuf.Timestamp
+	68, // 2: lgpu.v1.Snapshot.time:type_name -> google.protobuf.Timestamp
 	7,  // 3: lgpu.v1.Snapshot.daemon:type_name -> lgpu.v1.Daemon
 	11, // 4: lgpu.v1.Snapshot.devices:type_name -> lgpu.v1.Device
 	16, // 5: lgpu.v1.Snapshot.directories:type_name -> lgpu.v1.Directory
 	2,  // 6: lgpu.v1.Device.mode:type_name -> lgpu.v1.Device.Mode
 	15, // 7: lgpu.v1.Device.processes:type_name -> lgpu.v1.DeviceProcess
-	66, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
+	68, // 8: lgpu.v1.Device.sampled:type_name -> google.protobuf.Timestamp
 	12, // 9: lgpu.v1.Device.inventory:type_name -> lgpu.v1.Inventory
 	13, // 10: lgpu.v1.Inventory.links:type_name -> lgpu.v1.DeviceLink
 	14, // 11: lgpu.v1.Inventory.mig:type_name -> lgpu.v1.MigProfile
 	3,  // 12: lgpu.v1.Directory.kind:type_name -> lgpu.v1.Directory.Kind
-	66, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
+	68, // 13: lgpu.v1.Directory.created:type_name -> google.protobuf.Timestamp
 	0,  // 14: lgpu.v1.Directory.state:type_name -> lgpu.v1.State
 	17, // 15: lgpu.v1.Directory.devices:type_name -> lgpu.v1.DeviceUse
 	22, // 16: lgpu.v1.Directory.clients:type_name -> lgpu.v1.Client
@@ -5175,78 +5353,82 @@ var file_lgpu_proto_depIdxs = []int32{
 	1,  // 22: lgpu.v1.Limits.lgpu_priority:type_name -> lgpu.v1.Priority
 	20, // 23: lgpu.v1.Limits.lgpu:type_name -> lgpu.v1.Units
 	1,  // 24: lgpu.v1.Effective.lgpu_priority:type_name -> lgpu.v1.Priority
-	66, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
-	66, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
-	66, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
+	68, // 25: lgpu.v1.Client.since:type_name -> google.protobuf.Timestamp
+	68, // 26: lgpu.v1.EnergyRequest.at:type_name -> google.protobuf.Timestamp
+	68, // 27: lgpu.v1.EnergyPoint.time:type_name -> google.protobuf.Timestamp
 	26, // 28: lgpu.v1.EnergyPoint.used:type_name -> lgpu.v1.EnergyUsed
-	66, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	66, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
-	66, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
+	68, // 29: lgpu.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	68, // 30: lgpu.v1.EventsRequest.until:type_name -> google.protobuf.Timestamp
+	68, // 31: lgpu.v1.Event.time:type_name -> google.protobuf.Timestamp
 	29, // 32: lgpu.v1.Event.by:type_name -> lgpu.v1.Author
 	30, // 33: lgpu.v1.Event.changes:type_name -> lgpu.v1.LimitChange
-	66, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
-	66, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
+	68, // 34: lgpu.v1.Event.first:type_name -> google.protobuf.Timestamp
+	68, // 35: lgpu.v1.Event.last:type_name -> google.protobuf.Timestamp
 	33, // 36: lgpu.v1.SliceBatch.slices:type_name -> lgpu.v1.Slice
-	66, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
-	66, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
+	68, // 37: lgpu.v1.Slice.begin:type_name -> google.protobuf.Timestamp
+	68, // 38: lgpu.v1.Slice.end:type_name -> google.protobuf.Timestamp
 	38, // 39: lgpu.v1.Listing.files:type_name -> lgpu.v1.File
 	38, // 40: lgpu.v1.Files.files:type_name -> lgpu.v1.File
 	41, // 41: lgpu.v1.ReleaseProgress.phases:type_name -> lgpu.v1.ReleasePhase
 	40, // 42: lgpu.v1.MigrateProgress.away:type_name -> lgpu.v1.ReleaseProgress
 	40, // 43: lgpu.v1.MigrateProgress.back:type_name -> lgpu.v1.ReleaseProgress
 	4,  // 44: lgpu.v1.CheckpointRequest.step:type_name -> lgpu.v1.CheckpointRequest.Step
-	46, // 45: lgpu.v1.CheckpointReply.found:type_name -> lgpu.v1.CheckpointFound
+	47, // 45: lgpu.v1.CheckpointReply.found:type_name -> lgpu.v1.CheckpointFound
 	40, // 46: lgpu.v1.CheckpointReply.progress:type_name -> lgpu.v1.ReleaseProgress
-	64, // 47: lgpu.v1.RestoreRequest.devices:type_name -> lgpu.v1.RestoreRequest.DevicesEntry
-	38, // 48: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
-	38, // 49: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
-	19, // 50: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
-	11, // 51: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
-	65, // 52: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
-	62, // 53: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
-	5,  // 54: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
-	8,  // 55: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
-	9,  // 56: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
-	27, // 57: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
-	24, // 58: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
-	31, // 59: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
-	34, // 60: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
-	36, // 61: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
-	60, // 62: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
-	50, // 63: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
-	52, // 64: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
-	48, // 65: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
-	39, // 66: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
-	42, // 67: lgpu.v1.Control.Migrate:input_type -> lgpu.v1.MigrateRequest
-	44, // 68: lgpu.v1.Control.Checkpoint:input_type -> lgpu.v1.CheckpointRequest
-	47, // 69: lgpu.v1.Control.Restore:input_type -> lgpu.v1.RestoreRequest
-	54, // 70: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
-	56, // 71: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
-	58, // 72: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
-	6,  // 73: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
-	10, // 74: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
-	10, // 75: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
-	28, // 76: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
-	25, // 77: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
-	32, // 78: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
-	35, // 79: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
-	37, // 80: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
-	61, // 81: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
-	51, // 82: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
-	53, // 83: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
-	49, // 84: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
-	40, // 85: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
-	43, // 86: lgpu.v1.Control.Migrate:output_type -> lgpu.v1.MigrateProgress
-	45, // 87: lgpu.v1.Control.Checkpoint:output_type -> lgpu.v1.CheckpointReply
-	40, // 88: lgpu.v1.Control.Restore:output_type -> lgpu.v1.ReleaseProgress
-	55, // 89: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
-	57, // 90: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
-	59, // 91: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
-	73, // [73:92] is the sub-list for method output_type
-	54, // [54:73] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	46, // 47: lgpu.v1.CheckpointReply.files:type_name -> lgpu.v1.MemoryFile
+	66, // 48: lgpu.v1.RestoreRequest.devices:type_name -> lgpu.v1.RestoreRequest.DevicesEntry
+	46, // 49: lgpu.v1.RestoreRequest.files:type_name -> lgpu.v1.MemoryFile
+	46, // 50: lgpu.v1.RestoreReply.files:type_name -> lgpu.v1.MemoryFile
+	40, // 51: lgpu.v1.RestoreReply.progress:type_name -> lgpu.v1.ReleaseProgress
+	38, // 52: lgpu.v1.WriteRequest.files:type_name -> lgpu.v1.File
+	38, // 53: lgpu.v1.CreateRequest.files:type_name -> lgpu.v1.File
+	19, // 54: lgpu.v1.AttachRequest.limits:type_name -> lgpu.v1.Limits
+	11, // 55: lgpu.v1.Attachment.devices:type_name -> lgpu.v1.Device
+	67, // 56: lgpu.v1.Attachment.environment:type_name -> lgpu.v1.Attachment.EnvironmentEntry
+	64, // 57: lgpu.v1.Attachment.refused:type_name -> lgpu.v1.Refusals
+	5,  // 58: lgpu.v1.View.Info:input_type -> lgpu.v1.InfoRequest
+	8,  // 59: lgpu.v1.View.Snapshot:input_type -> lgpu.v1.SnapshotRequest
+	9,  // 60: lgpu.v1.View.Watch:input_type -> lgpu.v1.WatchRequest
+	27, // 61: lgpu.v1.View.Events:input_type -> lgpu.v1.EventsRequest
+	24, // 62: lgpu.v1.View.Energy:input_type -> lgpu.v1.EnergyRequest
+	31, // 63: lgpu.v1.View.Slices:input_type -> lgpu.v1.SlicesRequest
+	34, // 64: lgpu.v1.View.List:input_type -> lgpu.v1.ListRequest
+	36, // 65: lgpu.v1.View.Read:input_type -> lgpu.v1.ReadRequest
+	62, // 66: lgpu.v1.Control.Attach:input_type -> lgpu.v1.AttachRequest
+	52, // 67: lgpu.v1.Control.Create:input_type -> lgpu.v1.CreateRequest
+	54, // 68: lgpu.v1.Control.Remove:input_type -> lgpu.v1.RemoveRequest
+	50, // 69: lgpu.v1.Control.Write:input_type -> lgpu.v1.WriteRequest
+	39, // 70: lgpu.v1.Control.Release:input_type -> lgpu.v1.ReleaseRequest
+	42, // 71: lgpu.v1.Control.Migrate:input_type -> lgpu.v1.MigrateRequest
+	44, // 72: lgpu.v1.Control.Checkpoint:input_type -> lgpu.v1.CheckpointRequest
+	48, // 73: lgpu.v1.Control.Restore:input_type -> lgpu.v1.RestoreRequest
+	56, // 74: lgpu.v1.Control.Chown:input_type -> lgpu.v1.ChownRequest
+	58, // 75: lgpu.v1.Control.Page:input_type -> lgpu.v1.PageRequest
+	60, // 76: lgpu.v1.Control.Stop:input_type -> lgpu.v1.StopRequest
+	6,  // 77: lgpu.v1.View.Info:output_type -> lgpu.v1.Info
+	10, // 78: lgpu.v1.View.Snapshot:output_type -> lgpu.v1.Snapshot
+	10, // 79: lgpu.v1.View.Watch:output_type -> lgpu.v1.Snapshot
+	28, // 80: lgpu.v1.View.Events:output_type -> lgpu.v1.Event
+	25, // 81: lgpu.v1.View.Energy:output_type -> lgpu.v1.EnergyPoint
+	32, // 82: lgpu.v1.View.Slices:output_type -> lgpu.v1.SliceBatch
+	35, // 83: lgpu.v1.View.List:output_type -> lgpu.v1.Listing
+	37, // 84: lgpu.v1.View.Read:output_type -> lgpu.v1.Files
+	63, // 85: lgpu.v1.Control.Attach:output_type -> lgpu.v1.Attachment
+	53, // 86: lgpu.v1.Control.Create:output_type -> lgpu.v1.CreateReply
+	55, // 87: lgpu.v1.Control.Remove:output_type -> lgpu.v1.RemoveReply
+	51, // 88: lgpu.v1.Control.Write:output_type -> lgpu.v1.WriteReply
+	40, // 89: lgpu.v1.Control.Release:output_type -> lgpu.v1.ReleaseProgress
+	43, // 90: lgpu.v1.Control.Migrate:output_type -> lgpu.v1.MigrateProgress
+	45, // 91: lgpu.v1.Control.Checkpoint:output_type -> lgpu.v1.CheckpointReply
+	49, // 92: lgpu.v1.Control.Restore:output_type -> lgpu.v1.RestoreReply
+	57, // 93: lgpu.v1.Control.Chown:output_type -> lgpu.v1.ChownReply
+	59, // 94: lgpu.v1.Control.Page:output_type -> lgpu.v1.PageReply
+	61, // 95: lgpu.v1.Control.Stop:output_type -> lgpu.v1.StopReply
+	77, // [77:96] is the sub-list for method output_type
+	58, // [58:77] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_lgpu_proto_init() }
@@ -5263,16 +5445,16 @@ func file_lgpu_proto_init() {
 	file_lgpu_proto_msgTypes[15].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[16].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[22].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[49].OneofWrappers = []any{}
-	file_lgpu_proto_msgTypes[55].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[51].OneofWrappers = []any{}
 	file_lgpu_proto_msgTypes[57].OneofWrappers = []any{}
+	file_lgpu_proto_msgTypes[59].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lgpu_proto_rawDesc), len(file_lgpu_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   61,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

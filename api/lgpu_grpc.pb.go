@@ -469,11 +469,13 @@ type ControlClient interface {
 	// Checkpoint has the programs of an lgpu leave its devices while the caller, who is root, writes them to an image. The
 	// first request names the lgpu, and the reply says which processes they are; nothing is done yet. Each further request
 	// is a step, and has replies up to one without a stage. If the caller or the daemon goes before END, the programs go on.
+	// What has left devices of an lgpu with memory.overcommit is not in the processes, but in files; so the caller writes those.
 	Checkpoint(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckpointRequest, CheckpointReply], error)
 	// Restore lets programs into an lgpu which the caller, who is root and attached to it, restores from an image. The first
 	// request says which they will be, and the reply that they are expected: none of them comes in by itself. The second
-	// says that they are there, and has replies up to one without a stage. What fails leaves them without devices.
-	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress], error)
+	// says that they are there, and has replies up to one without a stage. What fails leaves them without devices. Files for
+	// what had left devices are made anew: the caller fills them, and gives them to the processes.
+	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, RestoreReply], error)
 	// Chown gives a group or lgpu to another user or group of users.
 	Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error)
 	// Page says where the page is, with the caller's token.
@@ -584,18 +586,18 @@ func (c *controlClient) Checkpoint(ctx context.Context, opts ...grpc.CallOption)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_CheckpointClient = grpc.BidiStreamingClient[CheckpointRequest, CheckpointReply]
 
-func (c *controlClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress], error) {
+func (c *controlClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RestoreRequest, RestoreReply], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[4], Control_Restore_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[RestoreRequest, ReleaseProgress]{ClientStream: stream}
+	x := &grpc.GenericClientStream[RestoreRequest, RestoreReply]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Control_RestoreClient = grpc.BidiStreamingClient[RestoreRequest, ReleaseProgress]
+type Control_RestoreClient = grpc.BidiStreamingClient[RestoreRequest, RestoreReply]
 
 func (c *controlClient) Chown(ctx context.Context, in *ChownRequest, opts ...grpc.CallOption) (*ChownReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -653,11 +655,13 @@ type ControlServer interface {
 	// Checkpoint has the programs of an lgpu leave its devices while the caller, who is root, writes them to an image. The
 	// first request names the lgpu, and the reply says which processes they are; nothing is done yet. Each further request
 	// is a step, and has replies up to one without a stage. If the caller or the daemon goes before END, the programs go on.
+	// What has left devices of an lgpu with memory.overcommit is not in the processes, but in files; so the caller writes those.
 	Checkpoint(grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]) error
 	// Restore lets programs into an lgpu which the caller, who is root and attached to it, restores from an image. The first
 	// request says which they will be, and the reply that they are expected: none of them comes in by itself. The second
-	// says that they are there, and has replies up to one without a stage. What fails leaves them without devices.
-	Restore(grpc.BidiStreamingServer[RestoreRequest, ReleaseProgress]) error
+	// says that they are there, and has replies up to one without a stage. What fails leaves them without devices. Files for
+	// what had left devices are made anew: the caller fills them, and gives them to the processes.
+	Restore(grpc.BidiStreamingServer[RestoreRequest, RestoreReply]) error
 	// Chown gives a group or lgpu to another user or group of users.
 	Chown(context.Context, *ChownRequest) (*ChownReply, error)
 	// Page says where the page is, with the caller's token.
@@ -695,7 +699,7 @@ func (UnimplementedControlServer) Migrate(*MigrateRequest, grpc.ServerStreamingS
 func (UnimplementedControlServer) Checkpoint(grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]) error {
 	return status.Error(codes.Unimplemented, "method Checkpoint not implemented")
 }
-func (UnimplementedControlServer) Restore(grpc.BidiStreamingServer[RestoreRequest, ReleaseProgress]) error {
+func (UnimplementedControlServer) Restore(grpc.BidiStreamingServer[RestoreRequest, RestoreReply]) error {
 	return status.Error(codes.Unimplemented, "method Restore not implemented")
 }
 func (UnimplementedControlServer) Chown(context.Context, *ChownRequest) (*ChownReply, error) {
@@ -819,11 +823,11 @@ func _Control_Checkpoint_Handler(srv interface{}, stream grpc.ServerStream) erro
 type Control_CheckpointServer = grpc.BidiStreamingServer[CheckpointRequest, CheckpointReply]
 
 func _Control_Restore_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ControlServer).Restore(&grpc.GenericServerStream[RestoreRequest, ReleaseProgress]{ServerStream: stream})
+	return srv.(ControlServer).Restore(&grpc.GenericServerStream[RestoreRequest, RestoreReply]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Control_RestoreServer = grpc.BidiStreamingServer[RestoreRequest, ReleaseProgress]
+type Control_RestoreServer = grpc.BidiStreamingServer[RestoreRequest, RestoreReply]
 
 func _Control_Chown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ChownRequest)

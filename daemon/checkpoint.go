@@ -25,6 +25,8 @@ type Checkpoint struct {
 	Processes []int  // all of the program, its root first
 	Clients   []int  // those of them that use devices
 	Lock      string // file that is locked, with LOCK_SH, by whatever stops them
+	// Files have what has left devices, of an lgpu with memory.overcommit, after Leave: the image is to have them, too.
+	Files []MemoryFile
 
 	releases *Releases
 	dir      limits.Directory
@@ -49,10 +51,6 @@ func (r *Releases) Checkpoint(path string) (*Checkpoint, error) {
 // find finds the processes: all below the launcher, of whom there is one.
 func (c *Checkpoint) find() error {
 	n := c.releases.daemon
-	if c.dir.Overcommit {
-		return errors.New("its memory lies in files of the daemon's (memory.overcommit), which an image does not have yet; " +
-			"start it without --overcommit")
-	}
 	var of []tenant.Process
 	for p, id := range n.lgpus.launchers() {
 		if id == c.dir.ID {
@@ -91,6 +89,13 @@ func (c *Checkpoint) find() error {
 
 // Leave has the programs leave their devices, as a release does, and holds them there.
 func (c *Checkpoint) Leave(ctx context.Context, show func(Release)) error {
+	if err := c.leave(ctx, show); err != nil {
+		return err
+	}
+	return c.gather(ctx)
+}
+
+func (c *Checkpoint) leave(ctx context.Context, show func(Release)) error {
 	r := c.releases
 	if f, err := os.OpenFile(c.Lock, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return releaseError(ErrBusy, c.dir.Path, "its programs run on", err)
@@ -104,6 +109,19 @@ func (c *Checkpoint) Leave(ctx context.Context, show func(Release)) error {
 	l, err := r.take(c.dir.ID, c.dir.Path, func(l *released) { l.Held = c.held })
 	c.lgpu = l
 	return err
+}
+
+// gather finds the files with what has left devices.
+func (c *Checkpoint) gather(ctx context.Context) (err error) {
+	if !c.dir.Overcommit {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, savedTime)
+	defer cancel()
+	if c.Files, err = c.releases.daemon.residence.images.files(ctx, c.dir.ID); err != nil {
+		return releaseError(ErrBusy, c.dir.Path, "its programs run on", err)
+	}
+	return nil
 }
 
 // GoOn has the programs be as they were before Leave. It is harmless where that has not been called, or failed.
@@ -170,6 +188,7 @@ func (r *Releases) end(l *released) error {
 	defer r.mu.Unlock()
 	if r.all[l.ID] == l {
 		delete(r.all, l.ID)
+		r.daemon.residence.images.evict(l.ID, false)
 	}
 	_ = os.Remove(r.lock(l.ID)) // the next that needs one makes it
 	return r.save()
@@ -253,14 +272,16 @@ type Arrival struct {
 	launcher tenant.Process
 	dir      limits.Directory
 	clients  []int
+	// Files are those for what had left devices, all zero, which the launcher fills and gives to the processes.
+	Files    []MemoryFile
 	pairs    []driver.Pair
 	forget   func()
 	entering []releasedProcess
 }
 
 // Expect announces a program: its processes that use devices, by their numbers in the image; and which devices take the place
-// of which. None of them comes in before Enter.
-func (r *Releases) Expect(by limits.Author, path string, clients []int, devices map[gpu.UUID]gpu.UUID) (*Arrival, error) {
+// of which, and which files they need. None of them comes in before Enter.
+func (r *Releases) Expect(by limits.Author, path string, clients []int, devices map[gpu.UUID]gpu.UUID, files []MemoryFile) (*Arrival, error) {
 	dir, err := r.daemon.tree.Directory(path)
 	if err != nil {
 		return nil, err
@@ -275,7 +296,18 @@ func (r *Releases) Expect(by limits.Author, path string, clients []int, devices 
 	if r.daemon.lgpus.launchers()[of.Process] != dir.ID {
 		return nil, releaseError(ErrInvalid, path, "", fmt.Errorf("process %d is not its launcher", by.PID))
 	}
-	a := &Arrival{releases: r, launcher: of.Process, dir: dir, clients: clients, forget: r.programs.Expect(clients)}
+	a := &Arrival{releases: r, launcher: of.Process, dir: dir, clients: clients}
+	record, _ := r.daemon.lgpus.record(dir.ID)
+	if len(files) > 0 && !dir.Overcommit {
+		return nil, releaseError(ErrInvalid, path, "", errors.New("its memory cannot leave its devices (memory.overcommit)"))
+	}
+	if a.Files, err = r.daemon.residence.images.expect(dir.ID, record.Devices, files); err != nil {
+		return nil, releaseError(ErrBusy, path, "the image is as it was, and can be restored again", err)
+	}
+	if dir.Overcommit {
+		r.daemon.residence.images.evict(dir.ID, true)
+	}
+	a.forget = r.programs.Expect(clients)
 	for old, to := range devices {
 		a.pairs = append(a.pairs, driver.Pair{Old: old, New: to})
 	}
@@ -285,6 +317,10 @@ func (r *Releases) Expect(by limits.Author, path string, clients []int, devices 
 // Close ends the expectation, after Enter or in its place.
 func (a *Arrival) Close() {
 	a.forget()
+	a.releases.daemon.residence.images.dismiss(a.dir.ID)
+	if !a.releases.is(a.dir.ID) {
+		a.releases.daemon.residence.images.evict(a.dir.ID, false)
+	}
 	for _, p := range a.entering {
 		if !alive(p) {
 			a.releases.programs.Keep(p.process(), false)
@@ -305,7 +341,7 @@ func (a *Arrival) Enter(ctx context.Context, show func(Release)) error {
 		if !slices.ContainsFunc(e.Ancestors, func(o tenant.Ancestor) bool { return o.Process == a.launcher }) {
 			return releaseError(ErrInvalid, a.dir.Path, "", fmt.Errorf("process %d (%s) is not the launcher's", pid, e.Comm))
 		}
-		l.Processes = append(l.Processes, releasedProcess{PID: pid, Start: e.Start, Parked: true})
+		l.Processes = append(l.Processes, releasedProcess{PID: pid, Start: e.Start})
 	}
 	if err := checkpoint.Admit(nil, r.hindrances(a.dir, l), nil); err != nil {
 		return releaseError(ErrInvalid, a.dir.Path, "", err)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lgpu/lgpu/daemon/hostcopy"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/tenant/protocol"
@@ -29,7 +31,7 @@ func (d *held) size() (sum uint64) {
 // grow has a client's files become as large as they are wanted, in the background. Called by keep with mu held.
 func (r *residence) grow(of *holding, device int) {
 	d := &of.devices[device]
-	if d.growing || d.wanted <= d.size() {
+	if l := r.lgpus[of.id.LGPU]; d.growing || d.wanted <= d.size() || l != nil && l.frozen {
 		return
 	}
 	for tier := range d.files {
@@ -101,7 +103,7 @@ func (of *holding) send(device int, tier hostcopy.Tier, g hostcopy.Grown) {
 // adopt takes over a file that a client has brought back. Called by keep with mu held.
 func (r *residence) adopt(of *holding, device int, file *os.File) {
 	d := &of.devices[device]
-	if file == nil {
+	if file == nil || d.has(file) {
 		return
 	}
 	var tier hostcopy.Tier
@@ -131,6 +133,20 @@ func (r *residence) adopt(of *holding, device int, file *os.File) {
 		return
 	}
 	d.files[tier], d.sizes[tier] = c, g.Size
+}
+
+// has reports whether a file is one of those that are known already.
+func (d *held) has(file *os.File) bool {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return false
+	}
+	for tier, c := range d.files {
+		if c != nil && d.noted.Stores[tier] == (region.Inode{Device: stat.Dev, Number: stat.Ino}) {
+			return true
+		}
+	}
+	return false
 }
 
 // welcome sends a client that has come back its files again: they may have been lost with the connection. Called by keep

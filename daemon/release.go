@@ -28,7 +28,7 @@ import (
 // releasedFile is where in its folder a daemon notes which programs have left their devices, for the one after it.
 const releasedFile = "released.json"
 
-// Times of the stages of a release: of the driver's, which moves memory, and of each other one.
+// Times of the stages of a release: of those that move memory, and of each other one.
 const (
 	savedTime = 10 * time.Minute
 	stageTime = 30 * time.Second
@@ -82,9 +82,8 @@ type released struct {
 
 // releasedProcess is a process of one.
 type releasedProcess struct {
-	PID    int    `json:"pid"`
-	Start  uint64 `json:"start"`
-	Parked bool   `json:"parked"` // else it keeps its connection, as its memory lies in files
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
 }
 
 func (p releasedProcess) process() tenant.Process { return tenant.Process{PID: p.PID, Start: p.Start} }
@@ -107,9 +106,10 @@ func (r *Releases) open() {
 	for _, l := range all {
 		r.all[l.ID] = l
 		for _, p := range l.Processes {
-			if p.Parked {
-				r.programs.Keep(p.process(), true)
-			}
+			r.programs.Keep(p.process(), true)
+		}
+		if dir, _ := r.daemon.tree.ByID(l.ID); dir.Overcommit {
+			r.daemon.residence.images.evict(l.ID, true)
 		}
 	}
 	r.count.Store(int32(len(r.all)))
@@ -182,6 +182,7 @@ func (r *Releases) left(id uint64, p tenant.Process) {
 	l.Processes = slices.DeleteFunc(l.Processes, func(o releasedProcess) bool { return o.process() == p && !alive(o) })
 	if len(l.Processes) == 0 {
 		delete(r.all, id)
+		r.daemon.residence.images.evict(id, false)
 	}
 	if err := r.save(); err != nil {
 		r.daemon.log.Warn("which programs have left their devices cannot be noted", "error", err)
@@ -339,6 +340,7 @@ func (r *Releases) ended(l *released, is bool) {
 	l.Moving, l.busy, l.Held = false, false, nil
 	if !is {
 		delete(r.all, l.ID)
+		r.daemon.residence.images.evict(l.ID, false)
 	}
 	if err := r.save(); err != nil {
 		r.daemon.log.Warn("which programs have left their devices cannot be noted", "error", err)
@@ -366,7 +368,7 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 		if !c.Linked {
 			return nil, nil, fmt.Errorf("process %d (%s) has no connection to the daemon now", c.Peer.PID, c.Peer.Comm)
 		}
-		l.Processes = append(l.Processes, releasedProcess{PID: c.Peer.PID, Start: c.Peer.Start, Parked: !dir.Overcommit})
+		l.Processes = append(l.Processes, releasedProcess{PID: c.Peer.PID, Start: c.Peer.Start})
 		l.On[c.Peer.PID] = record.Devices
 	}
 	if len(l.Processes) == 0 {
@@ -441,8 +443,8 @@ func (r *Releases) move(l *released, path string, back bool, show func(Release))
 		pids = append(pids, p.PID)
 	}
 	var o checkpoint.Options
-	o.Deadline[checkpoint.Saved] = savedTime
-	for _, s := range []checkpoint.Stage{checkpoint.Gated, checkpoint.Evicted, checkpoint.Parked} {
+	o.Deadline[checkpoint.Evicted], o.Deadline[checkpoint.Saved] = savedTime, savedTime
+	for _, s := range []checkpoint.Stage{checkpoint.Gated, checkpoint.Parked} {
 		o.Deadline[s] = stageTime
 	}
 	from, to := checkpoint.Running, checkpoint.Saved
@@ -541,14 +543,16 @@ func (m *releaseMove) step(ctx context.Context, p releasedProcess, from, to chec
 	case to == checkpoint.Gated && from < to:
 		return programs.Halt(bounded, p.process())
 	case to == checkpoint.Evicted && from < to:
-		return m.evicted()
-	case to == checkpoint.Parked && from < to && p.Parked:
+		return m.evicted(ctx)
+	case to == checkpoint.Gated:
+		m.releases.daemon.residence.images.evict(m.lgpu.ID, false)
+	case to == checkpoint.Parked && from < to:
 		return programs.Park(bounded, p.process())
 	case to == checkpoint.Saved:
 		return m.saved(ctx, p)
 	case to == checkpoint.Parked && from > to:
 		return m.restored(ctx, p)
-	case to == checkpoint.Evicted && from > to && p.Parked:
+	case to == checkpoint.Evicted && from > to:
 		return programs.Rejoin(bounded, p.process())
 	case to == checkpoint.Running:
 		return programs.Proceed(bounded, p.process())
@@ -556,15 +560,19 @@ func (m *releaseMove) step(ctx context.Context, p releasedProcess, from, to chec
 	return nil
 }
 
-// evicted says whether what can leave the devices by lgpu's own means has left them: lgpu suspend sees to it.
-func (m *releaseMove) evicted() error {
+// evicted has what can leave the devices by lgpu's own means leave them.
+func (m *releaseMove) evicted(ctx context.Context) error {
 	n := m.releases.daemon
-	dir, _ := n.tree.ByID(m.lgpu.ID)
-	record, _ := n.lgpus.record(m.lgpu.ID)
-	if dir.Overcommit && slices.ContainsFunc(record.Devices, func(d gpu.UUID) bool { return !n.residence.gone(m.lgpu.ID, d) }) {
-		return errors.New("its memory has not left its devices (memory.suspend)")
+	if dir, _ := n.tree.ByID(m.lgpu.ID); !dir.Overcommit {
+		return nil
 	}
-	return nil
+	record, _ := n.lgpus.record(m.lgpu.ID)
+	n.residence.images.evict(m.lgpu.ID, true)
+	err := n.residence.images.await(ctx, m.lgpu.ID, record.Devices)
+	if err != nil {
+		n.residence.images.evict(m.lgpu.ID, false)
+	}
+	return err
 }
 
 // saved has the driver write all that it knows of a process into the process. What fails leaves it as it was.

@@ -45,6 +45,8 @@ type residence struct {
 	lgpus   map[uint64]*managed
 	number  int
 
+	images imageFiles
+
 	first  map[uint64]time.Time     // of keep: when lgpus without gates were first asked for
 	memory map[uint64]policy.Memory // of keep: as the gates were told
 	turns  limits.Turns             // of keep: as the policy was told
@@ -84,6 +86,9 @@ type held struct {
 // managed is an lgpu with memory.overcommit.
 type managed struct {
 	suspended bool              // as the tree says
+	evicted   bool              // its programs leave their devices, whatever the tree says
+	frozen    bool              // its files are written to an image, and so grow no more
+	known     bool              // the tree has been read
 	told      bool              // what the last event said
 	unfit     map[gpu.UUID]bool // likewise
 }
@@ -99,6 +104,7 @@ func newResidence(n *Daemon) *residence {
 	}
 	most := ownBound()
 	budget := func() uint64 { return min(n.tree.HostBudget(), most) }
+	r.images = imageFiles{residence: r, arriving: map[arrival][]*arrivingFile{}}
 	r.keeper = hostcopy.New(hostcopy.Options{Budget: budget, Available: available, Dir: n.config.Copies})
 	return r
 }
@@ -138,6 +144,7 @@ func (r *residence) joined(h holder, before []tenant.Held) {
 			}
 		}
 		r.holders[h] = of
+		r.images.arrived(of)
 	})
 }
 
@@ -309,14 +316,23 @@ func (r *residence) read(dir limits.Directory) {
 	r.known[dir.ID] = true
 	r.queueMu.Unlock()
 	r.post(func(now time.Time) {
-		l := r.lgpus[dir.ID]
-		if l == nil {
-			l = &managed{told: dir.Suspended, unfit: map[gpu.UUID]bool{}}
-			r.lgpus[dir.ID] = l
+		l := r.managed(dir.ID)
+		if !l.known {
+			l.told, l.known = dir.Suspended, true
 		}
 		l.suspended = dir.Suspended
-		r.policy.Suspend(now, dir.ID, dir.Suspended)
+		r.policy.Suspend(now, dir.ID, l.suspended || l.evicted)
 	})
+}
+
+// managed is an lgpu, which is noted if it is not yet. Called by keep with mu held.
+func (r *residence) managed(id uint64) *managed {
+	l := r.lgpus[id]
+	if l == nil {
+		l = &managed{unfit: map[gpu.UUID]bool{}}
+		r.lgpus[id] = l
+	}
+	return l
 }
 
 // forget drops an lgpu that tenants do not know any more.

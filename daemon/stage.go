@@ -22,7 +22,7 @@ func (r *residence) of(id uint64, uuid gpu.UUID, used uint64) (evicted uint64, w
 	if l == nil {
 		return 0, "", false
 	}
-	resident, away := uint64(0), l.suspended
+	resident, away := uint64(0), l.suspended || l.evicted
 	for _, s := range r.policy.Seats(id) {
 		if s.Device == uuid {
 			resident, away = resident+s.Resident, away || s.Away
@@ -87,7 +87,7 @@ func (r *residence) gone(id uint64, uuid gpu.UUID) bool {
 	if l == nil {
 		return true
 	}
-	return l.suspended && !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
+	return (l.suspended || l.evicted) && !slices.ContainsFunc(r.policy.Seats(id), func(s policy.Seat) bool {
 		return s.Device == uuid && (!s.Linked || s.Level != 0 || !s.Since.IsZero() || s.Refused != 0)
 	})
 }

@@ -23,7 +23,7 @@ func Diff(before, after *Manifest) []Change {
 		s := &after.Streams[n]
 		c := Change{Name: s.Name, Before: -1, After: s.Size}
 		old := map[int64]Hash{}
-		if b := before.stream(s.Name); b != nil {
+		if b := before.Stream(s.Name); b != nil {
 			c.Before = b.Size
 			for _, chunk := range b.Chunks {
 				old[chunk.Index] = chunk.Hash
@@ -49,7 +49,7 @@ func Diff(before, after *Manifest) []Change {
 		}
 	}
 	for _, s := range before.Streams {
-		if after.stream(s.Name) == nil {
+		if after.Stream(s.Name) == nil {
 			all = append(all, Change{Name: s.Name, Before: s.Size, After: -1})
 		}
 	}

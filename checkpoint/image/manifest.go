@@ -240,8 +240,8 @@ func (m *Manifest) checkFiles() error {
 	return nil
 }
 
-// stream finds a stream by its name; nil if there is none.
-func (m *Manifest) stream(name string) *Stream {
+// Stream finds a stream by its name; nil if there is none. It is not to be changed.
+func (m *Manifest) Stream(name string) *Stream {
 	i, found := slices.BinarySearchFunc(m.Streams, name, func(s Stream, n string) int { return strings.Compare(s.Name, n) })
 	if !found {
 		return nil

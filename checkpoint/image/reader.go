@@ -164,7 +164,7 @@ func (i *Image) chunk(hash Hash, length int64, use func([]byte) error) error {
 // Progress is told how many more bytes are done, the zeros too, by many goroutines at once; it may be nil.
 func (i *Image) Load(ctx context.Context, to map[string]io.WriterAt, progress func(bytes int64)) error {
 	for name := range to {
-		if i.stream(name) == nil {
+		if i.Stream(name) == nil {
 			return at(i.path, fmt.Errorf("it has no stream %s", name))
 		}
 	}

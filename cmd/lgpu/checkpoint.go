@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,8 +34,8 @@ and they go on; with --stop they are ended once the image is whole. lgpu restore
 DIR starts the program again where it was, on this machine.
 
 It is for root, and for a program that one lgpu run has started, with
---contain=off and without --overcommit. What leads out of the program, such as
-pipes and connections to others, is refused by name before anything is done; its
+--contain=off. Of an lgpu with --overcommit a second image takes only what has
+changed on the devices. What leads out of the program, such as pipes and connections to others, is refused by name before anything is done; its
 standard streams are not. What fails, takes longer than --timeout, or is stopped
 by Ctrl-C leaves the program running and no image.
 
@@ -86,9 +87,12 @@ type imageTaken struct {
 	Processes int             `json:"processes"`
 	Phases    []releasedPhase `json:"phases"`
 	Seconds   float64         `json:"seconds"`
-	Rest      float64         `json:"rest"`   // of that, what is no phase's
-	Paused    float64         `json:"paused"` // how long a program that goes on was away from its devices
-	Written   int64           `json:"written"`
+	Rest      float64         `json:"rest"`    // of that, what is no phase's
+	Paused    float64         `json:"paused"`  // how long a program that goes on was away from its devices
+	Written   int64           `json:"written"` // bytes, to the disk
+	Memory    int64           `json:"memory"`  // bytes that have left devices, of an lgpu with memory.overcommit
+	Zero      int64           `json:"zero"`    // of that, not written since it is zero
+	Shared    int64           `json:"shared"`  // of that, not written since this image or another one has it
 }
 
 // phases are timed one after the other.
@@ -153,13 +157,15 @@ func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err 
 		return err
 	}
 	path := at(conn, name)
-	w, err := image.Create(k.to, image.Options{})
+	line := progress.Start(c.ErrOrStderr(), "checkpoint "+path)
+	defer line.Done()
+	s := &checkpointStep{criu: program, conn: conn, path: path, line: line, phases: newPhases(), stop: k.stop, keyFile: k.key}
+	w, err := image.Create(k.to, image.Options{Progress: s.copied})
 	if err != nil {
 		return failed(fmt.Errorf("checkpoint %s: %w", path, err))
 	}
 	defer func() { err = errors.Join(err, written(w.Abort())) }()
-	line := progress.Start(c.ErrOrStderr(), "checkpoint "+path)
-	s := &checkpointStep{criu: program, conn: conn, path: path, writer: w, line: line, phases: newPhases(), stop: k.stop, keyFile: k.key}
+	s.writer = w
 	done, err := s.take(bounded)
 	line.Done()
 	switch {
@@ -183,6 +189,9 @@ func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err 
 		now = "is ended"
 	}
 	fmt.Fprintf(&b, "%s is in %s (%s); its program %s\n", path, k.to, size(done.Written), now)
+	if done.Memory > 0 {
+		fmt.Fprintf(&b, "of %s from its devices, %s are zero and %s were there already\n", size(done.Memory), size(done.Zero), size(done.Shared))
+	}
 	phaseTable(&b, done.Phases, done.Seconds, done.Rest)
 	return say(c.OutOrStdout(), b.String())
 }
@@ -201,8 +210,15 @@ type checkpointStep struct {
 	stream  api.Control_CheckpointClient
 	found   *api.CheckpointFound
 	streams []criu.Stream
-	about   image.About
-	ended   bool // the daemon was told to end the program
+	program *imaged
+	total   int64        // bytes that have left devices
+	done    atomic.Int64 // of them
+	ended   bool         // the daemon was told to end the program
+}
+
+// copied notes that more of what has left devices is in the image.
+func (s *checkpointStep) copied(bytes int64) {
+	measure(s.line, s.done.Add(bytes), s.total, "copied")
 }
 
 // now says where a program is after a checkpoint that has failed.
@@ -230,7 +246,16 @@ func (s *checkpointStep) take(ctx context.Context) (imageTaken, error) {
 	if err != nil {
 		return done, err
 	}
-	s.phases.took(left)
+	s.phases.took(left.GetProgress())
+	if files := left.GetFiles(); len(files) > 0 {
+		for _, f := range files {
+			s.total += int64(f.GetSize())
+		}
+		if s.program.Files, err = writeMemory(ctx, s.writer, files); err != nil {
+			return done, s.goOn(err)
+		}
+		s.phases.end("copied")
+	}
 	s.line.Set(0, 0, "dumped")
 	if err := s.dump(ctx); err != nil {
 		return done, s.goOn(err)
@@ -259,7 +284,8 @@ func (s *checkpointStep) take(ctx context.Context) (imageTaken, error) {
 		done.State = "ended"
 		s.phases.end("ended")
 	}
-	done.Written, done.Phases = stats.Written, s.phases.all
+	done.Written, done.Memory, done.Zero, done.Shared = stats.Written, stats.Memory, stats.Zero, stats.Shared
+	done.Phases = s.phases.all
 	done.Seconds, done.Rest = s.phases.rest()
 	return done, nil
 }
@@ -307,9 +333,8 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 	if err != nil {
 		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done"}
 	}
-	p.Streams, s.streams = streams, streams
-	s.about, err = p.about()
-	return written(err)
+	p.Streams, s.streams, s.program = streams, streams, p
+	return nil
 }
 
 // ignoreEOF is the error of a send, unless receiving has the reason.
@@ -344,7 +369,7 @@ func roomFor(folder string, pids []int, devices uint64) (checkpoint.Room, error)
 }
 
 // step asks the daemon for a step, and returns what it says at the end.
-func (s *checkpointStep) step(step api.CheckpointRequest_Step) (*api.ReleaseProgress, error) {
+func (s *checkpointStep) step(step api.CheckpointRequest_Step) (*api.CheckpointReply, error) {
 	if err := ignoreEOF(s.stream.Send(&api.CheckpointRequest{Step: step})); err != nil {
 		return nil, err
 	}
@@ -357,7 +382,7 @@ func (s *checkpointStep) step(step api.CheckpointRequest_Step) (*api.ReleaseProg
 			s.line.Set(0, 0, stage)
 			continue
 		}
-		return reply.GetProgress(), nil
+		return reply, nil
 	}
 }
 
@@ -386,8 +411,12 @@ func (s *checkpointStep) dump(ctx context.Context) error {
 	if s.stop {
 		after = criu.Stopped
 	}
+	external := criu.External(s.streams)
+	for _, f := range s.program.Files {
+		external = append(external, f.Key)
+	}
 	return s.criu.Dump(ctx, criu.Dump{
-		PID: int(s.found.GetProcesses()[0]), Dir: s.writer.Files(), After: after, External: criu.External(s.streams), Terminal: true, Hold: hold,
+		PID: int(s.found.GetProcesses()[0]), Dir: s.writer.Files(), After: after, External: external, Terminal: true, Hold: hold,
 	})
 }
 
@@ -397,7 +426,11 @@ func (s *checkpointStep) commit(ctx context.Context) (image.Stats, error) {
 	if err != nil {
 		return image.Stats{}, err
 	}
-	return s.writer.Commit(ctx, s.about, key)
+	about, err := s.program.about()
+	if err != nil {
+		return image.Stats{}, err
+	}
+	return s.writer.Commit(ctx, about, key)
 }
 
 // signingKey is the key in a file, or where that of this machine is. It is made where there is none.

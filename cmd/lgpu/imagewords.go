@@ -32,13 +32,14 @@ type imaged struct {
 	Clients   []int32           `json:"clients"`   // its processes that use devices
 	Streams   []criu.Stream     `json:"streams"`   // its standard streams, those of its first process
 	Libraries map[string]string `json:"libraries"` // lgpu's and the driver's files that it maps, with their SHA-256
+	Files     []memoryFile      `json:"files"`     // with what has left devices
 
 	devices []image.Device // all that the driver shows
 	memory  uint64         // bytes that it has on them
 }
 
 // imagedVersion is the Version that this lgpu writes and reads.
-const imagedVersion = 1
+const imagedVersion = 2
 
 // programWord is the word of an image that has an imaged.
 const programWord = "program"

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -122,7 +124,10 @@ type restoreStep struct {
 	criu   criu.Program
 	phases *phases
 
-	files    string // CRIU's, checked, in a folder of this process
+	image    *image.Image        // until all of it has been read
+	files    string              // CRIU's, checked, in a folder of this process
+	memory   map[string]*os.File // with what had left devices, by what CRIU calls them
+	loaded   atomic.Int64        // bytes of that
 	program  *imaged
 	like     *api.AttachRequest
 	about    *image.About
@@ -142,6 +147,10 @@ func (s *restoreStep) close() {
 		s.conn.Close()
 	}
 	s.remove()
+	closeFiles(s.memory)
+	if s.image != nil {
+		s.image.Close() // it has only been read
+	}
 }
 
 // remove removes the files, which are needed no more once the processes are there.
@@ -160,8 +169,7 @@ func (s *restoreStep) read(ctx context.Context, dir string, trust image.Trust) (
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, i.Close()) }()
-	s.about = &i.About
+	s.image, s.about = i, &i.About
 	if s.program, s.like, err = readImaged(i); err != nil {
 		return err
 	}
@@ -254,10 +262,15 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	defer cancel()
 	stream, err := s.conn.Restore(ctx)
 	if err == nil {
-		err = ignoreEOF(stream.Send(&api.RestoreRequest{Path: s.path(), Clients: s.program.Clients, Devices: s.replaces}))
+		err = ignoreEOF(stream.Send(&api.RestoreRequest{Path: s.path(), Clients: s.program.Clients, Devices: s.replaces,
+			Files: wantedFiles(s.program.Files)}))
+	}
+	var reply *api.RestoreReply
+	if err == nil {
+		reply, err = stream.Recv()
 	}
 	if err == nil {
-		_, err = stream.Recv()
+		err = s.load(ctx, reply.GetFiles())
 	}
 	if err != nil {
 		return nil, nil, s.late(ctx, err)
@@ -272,12 +285,11 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	s.phases.end("processes")
 	err = ignoreEOF(stream.Send(&api.RestoreRequest{}))
 	for err == nil {
-		var p *api.ReleaseProgress
-		if p, err = stream.Recv(); err == nil && p.GetStage() == "" {
-			s.phases.took(p)
+		if reply, err = stream.Recv(); err == nil && reply.GetProgress().GetStage() == "" {
+			s.phases.took(reply.GetProgress())
 			break
 		}
-		s.line.Set(0, 0, p.GetStage())
+		s.line.Set(0, 0, reply.GetProgress().GetStage())
 	}
 	if err != nil {
 		end(&child{process: process}, unix.SIGKILL)
@@ -289,6 +301,22 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 		s.say()
 	}
 	return process, nil, nil
+}
+
+// load fills the files that the daemon has made for what had left devices.
+func (s *restoreStep) load(ctx context.Context, made []*api.MemoryFile) (err error) {
+	if len(s.program.Files) == 0 {
+		return nil
+	}
+	total := s.image.Memory()
+	s.memory, err = readMemory(ctx, s.image, s.program.Files, made, func(bytes int64) {
+		measure(s.line, s.loaded.Add(bytes), total, "loaded")
+	})
+	if err != nil {
+		return failed(err)
+	}
+	s.phases.end("loaded")
+	return nil
 }
 
 // late is err, or that the time is over, or that it is not wanted any more.
@@ -306,6 +334,7 @@ func (s *restoreStep) late(ctx context.Context, err error) error {
 func (s *restoreStep) streams() (inherit map[string]*os.File, external []string) {
 	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	inherit = map[string]*os.File{}
+	maps.Copy(inherit, s.memory)
 	for _, stream := range s.program.Streams {
 		if stream.Key != "" && stream.FD >= 0 && stream.FD < len(own) && inherit[stream.Key] == nil {
 			inherit[stream.Key] = own[stream.FD]

@@ -44,13 +44,12 @@ func (s *Server) Checkpoint(stream grpc.BidiStreamingServer[api.CheckpointReques
 		s.log(stream.Context(), "checkpoint", r.GetPath(), err)
 		return err
 	}
-	show := func(p daemon.Release) {
-		stream.Send(&api.CheckpointReply{Progress: view.Release(p)}) // likewise
-	}
 	if err = stream.Send(&api.CheckpointReply{Found: view.Found(c)}); err == nil {
-		err = s.checkpoint(stream, c, show)
+		err = s.checkpoint(stream, c)
 	}
-	back := c.GoOn(show)
+	back := c.GoOn(func(p daemon.Release) {
+		stream.Send(&api.CheckpointReply{Progress: view.Release(p)}) // likewise
+	})
 	if err == nil {
 		err = back
 	}
@@ -59,8 +58,7 @@ func (s *Server) Checkpoint(stream grpc.BidiStreamingServer[api.CheckpointReques
 }
 
 // checkpoint takes the steps that the caller asks for, up to END or GO_ON.
-func (s *Server) checkpoint(stream grpc.BidiStreamingServer[api.CheckpointRequest, api.CheckpointReply], c *daemon.Checkpoint,
-	show func(daemon.Release)) error {
+func (s *Server) checkpoint(stream grpc.BidiStreamingServer[api.CheckpointRequest, api.CheckpointReply], c *daemon.Checkpoint) error {
 	for left := false; ; {
 		r, err := stream.Recv()
 		if err != nil {
@@ -68,7 +66,16 @@ func (s *Server) checkpoint(stream grpc.BidiStreamingServer[api.CheckpointReques
 		}
 		switch step := r.GetStep(); {
 		case step == api.CheckpointRequest_LEAVE && !left:
-			if err := c.Leave(stream.Context(), show); err != nil {
+			var last *api.ReleaseProgress
+			err := c.Leave(stream.Context(), func(p daemon.Release) {
+				if last = view.Release(p); p.Stage != "" {
+					stream.Send(&api.CheckpointReply{Progress: last}) // likewise
+				}
+			})
+			if err == nil {
+				err = stream.Send(&api.CheckpointReply{Progress: last, Files: view.MemoryFiles(c.Files)})
+			}
+			if err != nil {
 				return err
 			}
 			left = true
@@ -91,7 +98,7 @@ func ended(err error) error {
 }
 
 // Restore implements api.ControlServer.
-func (s *Server) Restore(stream grpc.BidiStreamingServer[api.RestoreRequest, api.ReleaseProgress]) error {
+func (s *Server) Restore(stream grpc.BidiStreamingServer[api.RestoreRequest, api.RestoreReply]) error {
 	r, err := stream.Recv()
 	if err != nil {
 		return ended(err)
@@ -101,7 +108,7 @@ func (s *Server) Restore(stream grpc.BidiStreamingServer[api.RestoreRequest, api
 	return err
 }
 
-func (s *Server) restore(stream grpc.BidiStreamingServer[api.RestoreRequest, api.ReleaseProgress], r *api.RestoreRequest) error {
+func (s *Server) restore(stream grpc.BidiStreamingServer[api.RestoreRequest, api.RestoreReply], r *api.RestoreRequest) error {
 	pairs := map[gpu.UUID]gpu.UUID{}
 	for old, to := range r.GetDevices() {
 		from, err := gpu.ParseUUID(old)
@@ -118,17 +125,21 @@ func (s *Server) restore(stream grpc.BidiStreamingServer[api.RestoreRequest, api
 	for _, pid := range r.GetClients() {
 		clients = append(clients, int(pid))
 	}
+	var files []daemon.MemoryFile
+	for _, f := range r.GetFiles() {
+		files = append(files, daemon.MemoryFile{Client: int(f.GetClient()), Device: int(f.GetDevice()), Disk: f.GetDisk(), Size: f.GetSize()})
+	}
 	who, _ := callerOf(stream.Context())
-	a, err := s.daemon.Releases.Expect(who.author(), r.GetPath(), clients, pairs)
+	a, err := s.daemon.Releases.Expect(who.author(), r.GetPath(), clients, pairs, files)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	if err := stream.Send(&api.ReleaseProgress{}); err != nil {
+	if err := stream.Send(&api.RestoreReply{Files: view.MemoryFiles(a.Files)}); err != nil {
 		return err
 	}
 	if _, err := stream.Recv(); err != nil {
 		return ended(err)
 	}
-	return a.Enter(stream.Context(), func(p daemon.Release) { stream.Send(view.Release(p)) })
+	return a.Enter(stream.Context(), func(p daemon.Release) { stream.Send(&api.RestoreReply{Progress: view.Release(p)}) })
 }

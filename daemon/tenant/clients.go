@@ -66,13 +66,16 @@ func (s *Server) join(c *connection, id uint64, cgroup string) error {
 	if l.anyManaged() {
 		s.logRoster(l, l.roster.release(index)) // what the one before with this index held
 	}
+	for device, held := range c.held {
+		s.logRoster(l, l.roster.setHeld(index, device, held))
+	}
 	l.shared.Claim(index, ownerOf(c.peer))
 	c.client = &client{
 		lgpu: l, index: index, peer: c.peer, life: c.life, joined: time.Now(), cgroup: cgroup, conn: c,
 		announced: make(chan struct{}),
 	}
 	s.register(c.client)
-	s.hold(c.client, nil)
+	s.hold(c.client, c.held)
 	s.mu.Unlock()
 	s.announce(c.client)
 	return l.shared.Files(func(limits, usage int) error {

@@ -99,6 +99,7 @@ type connection struct {
 	unseen  bool    // the client may not have mapped its new limits yet
 	gates   [region.MaxDevices]*Gate
 	resumed bool                            // it is that of a client that has come back
+	held    []Held                          // what one had under the daemon before that comes back as a new one
 	stores  [region.MaxDevices][stores]bool // which has brought the files of a device
 }
 
@@ -272,6 +273,7 @@ func (c *connection) hello(p packet) error {
 		if known, err := c.server.Parking.rejoin(c); known {
 			return err
 		}
+		c.resumed = true
 	}
 	e, err := evidence(c.peer, c.life, c.server.lgpuOf, func(e *Evidence) error {
 		e.Door = c.door

@@ -25,8 +25,8 @@ var (
 	ErrUnlinked = errors.New("the program has lost its connection")
 	// ErrBusy: its work does not end.
 	ErrBusy = errors.New("its work does not end")
-	// ErrFiles: its memory lies in files, and so it cannot be parked.
-	ErrFiles = errors.New("its memory lies in files (memory.overcommit)")
+	// ErrCopies: it has no memory for copies of what it shares with the daemon.
+	ErrCopies = errors.New("it has no memory for copies of what it shares with the daemon")
 	// ErrRoom: what it holds does not fit into its lgpu.
 	ErrRoom = errors.New("its lgpu has no room for its memory")
 )
@@ -82,7 +82,7 @@ func (k *Parking) Park(ctx context.Context, p Process) error {
 	m, err := k.order(ctx, p, protocol.Message{Kind: protocol.Park}, protocol.Parked)
 	switch {
 	case err == nil && m.Flags&protocol.FlagRefused != 0 && m.Extra == protocol.WhyStore:
-		err = ErrFiles
+		err = ErrCopies
 	case err == nil && m.Flags&protocol.FlagRefused != 0:
 		err = ErrBusy
 	}
@@ -384,7 +384,7 @@ func (k *Parking) rejoin(c *connection) (known bool, err error) {
 			k.server.mu.Unlock()
 			return true, errKept
 		}
-		if former == nil || former.holder != nil {
+		if former == nil {
 			k.server.mu.Unlock()
 			return false, nil
 		}
@@ -397,6 +397,9 @@ func (k *Parking) rejoin(c *connection) (known bool, err error) {
 		}
 		l := former.lgpu
 		if l.shared == nil { // the daemon before had its counters, and it brings none
+			if former.holder != nil {
+				c.held = l.roster.held(former.index, len(l.uuids)) // but files
+			}
 			k.server.mu.Unlock()
 			k.server.remove(former)
 			return false, nil
@@ -406,8 +409,9 @@ func (k *Parking) rejoin(c *connection) (known bool, err error) {
 			return true, &Refusal{Errno: unix.EAGAIN, Text: "what it held cannot be given back yet"}
 		}
 		l.shared.Claim(former.index, ownerOf(c.peer))
-		former.conn, c.client = c, former
+		former.conn, c.client, c.resumed = c, former, true
 		k.server.seesLimits(former)
+		k.server.brought(former)
 		k.server.mu.Unlock()
 		return true, l.shared.Files(func(limits, usage int) error {
 			m := protocol.Message{Kind: protocol.Welcome, Version: protocol.Version, Flags: protocol.FlagRejoin,

@@ -132,7 +132,7 @@ func TestParkRefused(t *testing.T) {
 	done = begins(t, d.Parking.Park, p.process())
 	p.hears(protocol.Park)
 	p.want("ok", "answer %d 0 0 %d %d", protocol.Parked, protocol.FlagRefused, protocol.WhyStore)
-	wantResult(t, done, ErrFiles)
+	wantResult(t, done, ErrCopies)
 	// One that does not answer in time is told to go on.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()

@@ -222,6 +222,14 @@ func Migration(m daemon.Migration) *api.MigrateProgress {
 	return &api.MigrateProgress{Away: Release(m.Away), Back: Release(m.Back), Total: uint64(m.Total)}
 }
 
+// MemoryFiles are files with what has left devices.
+func MemoryFiles(files []daemon.MemoryFile) (all []*api.MemoryFile) {
+	for _, f := range files {
+		all = append(all, &api.MemoryFile{Client: int32(f.Client), Device: uint32(f.Device), Disk: f.Disk, Size: f.Size, Path: f.Path, Inode: f.Inode})
+	}
+	return all
+}
+
 // Found is the program of an lgpu that is to be written to an image.
 func Found(c *daemon.Checkpoint) *api.CheckpointFound {
 	m := &api.CheckpointFound{Lock: c.Lock}

@@ -178,6 +178,9 @@ void lgpu_arena_keep(const struct lgpu_message *m);
 void lgpu_arena_store(const struct lgpu_message *m, int fd);
 void lgpu_arena_lost(void);
 void lgpu_arena_found(void);
+// lgpu_stores_rest is called when this process leaves its devices, with what can leave them gone: that is in the daemon's files
+// then, whatever the driver does, and stays there until it is called again. False: it could not be brought there.
+bool lgpu_stores_rest(bool rest);
 // lgpu_arena_look tells the daemon what has changed unasked; it is called now and then.
 void lgpu_arena_look(void);
 // lgpu_arena_wanted is called when something waits for memory that is away.

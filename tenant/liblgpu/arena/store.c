@@ -9,6 +9,7 @@
 // A page of a block has a place in a file from when it leaves first, until its block ends or others need the place more. So
 // what has come back, and is not changed, need not be copied when it leaves again. Places are pages, too: however they have
 // been taken and given back, all can be used.
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -47,7 +48,8 @@ static struct store {
 	uint64_t pieces[PIECES]; // where each registered piece ends
 	uint32_t count;
 } stores[LGPU_MAX_DEVICES];
-static uint32_t pinning; // lock of what is registered, which takes long
+static uint32_t pinning; // lock of what is registered, which takes long, and of resting
+static bool resting;     // nothing is registered: the process leaves its devices
 static uint32_t placing; // lock of all places
 
 static uint64_t bytes_of(int device)
@@ -256,7 +258,7 @@ bool lgpu_store_pin(int device)
 	uint64_t from = registered(t), bytes = bytes_of(device);
 	uint64_t n = bytes > from ? bytes - from : 0;
 	n = n < PIECE ? n : PIECE;
-	if (t->pinned && t->map != NULL && n != 0 && t->count < PIECES)
+	if (!resting && t->pinned && t->map != NULL && n != 0 && t->count < PIECES)
 		context = enter(t, device);
 	if (context != NULL) {
 		// Mapped here rather than by the driver, which would have all its callers wait. Where that fails, it does it.
@@ -343,26 +345,75 @@ uint64_t lgpu_store_copied(struct lgpu_block *b, uint32_t i)
 	return clean;
 }
 
+// unregister takes all of a store from the driver. The caller has the lock.
+static void unregister(struct store *t)
+{
+	CUcontext popped;
+	if (t->context == NULL || LGPU_REAL(cuCtxPushCurrent_v2)(t->context) != CUDA_SUCCESS)
+		return;
+	for (uint32_t j = 0; j < t->count; j++)
+		LGPU_REAL(cuMemHostUnregister)(t->map + (j != 0 ? t->pieces[j - 1] : 0));
+	LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+	t->count = 0;
+	t->context = NULL;
+}
+
 void lgpu_store_context_ends(CUcontext context)
 {
 	lgpu_lock(&pinning);
-	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
-		struct store *t = &stores[i];
-		CUcontext popped;
-		if (t->context == context && LGPU_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
-			for (uint32_t j = 0; j < t->count; j++)
-				LGPU_REAL(cuMemHostUnregister)(t->map + (j != 0 ? t->pieces[j - 1] : 0));
-			LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
-			t->count = 0;
-			t->context = NULL;
-		}
-	}
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++)
+		if (stores[i].context == context)
+			unregister(&stores[i]);
 	lgpu_unlock(&pinning);
+}
+
+// ---- leaving the devices
+
+// shows reports whether what is mapped is the file: a byte that is changed here changes there. Nobody else writes to it now.
+static bool shows(const struct store *t)
+{
+	volatile char *here = t->map;
+	char was = *here, changed = (char)~was, there = was;
+	*here = changed;
+	bool same = pread(t->fd - 1, &there, 1, 0) == 1 && there == changed;
+	*here = was;
+	return same;
+}
+
+// bring_home brings what has left a device into its file. A driver that pins pages leaves them where they are; the software
+// GPU's puts others in their place.
+static bool bring_home(struct store *t)
+{
+	uint64_t bytes = registered(t);
+	if (bytes == 0 || shows(t))
+		return true;
+	unregister(t);
+	for (uint64_t done = 0; done < bytes;) {
+		ssize_t n = pwrite(t->fd - 1, t->map + done, bytes - done, (off_t)done);
+		if (n > 0)
+			done += (uint64_t)n;
+		else if (n == 0 || errno != EINTR)
+			return false;
+	}
+	void *map = mmap(t->map, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, t->fd - 1, 0);
+	return map == t->map && madvise(map, bytes, MADV_DONTFORK) == 0;
+}
+
+bool lgpu_stores_rest(bool rest)
+{
+	bool done = true;
+	lgpu_lock(&pinning);
+	for (int i = 0; i < (int)LGPU_MAX_DEVICES && rest; i++)
+		done = bring_home(&stores[i]) && done;
+	resting = rest && done;
+	lgpu_unlock(&pinning);
+	return done;
 }
 
 void lgpu_stores_reset(void)
 {
 	pinning = placing = 0;
+	resting = false;
 	for (int i = 0; i < (int)LGPU_MAX_DEVICES; i++) {
 		struct store *t = &stores[i];
 		if (t->fd != 0 || t->disk.fd != 0)

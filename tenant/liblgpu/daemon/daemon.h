@@ -28,8 +28,8 @@ struct lgpu_daemon_handlers {
 	void (*halt)(void);       // lets nothing begin; halted says whether nothing is under way
 	bool (*halted)(void);
 	void (*proceed)(bool fresh); // fresh: under another daemon, or as a client that it does not know
-	uint64_t (*stays)(void);  // LGPU_LINK_WHY_...: what keeps this process from being parked, or 0
-	void (*parking)(bool parked); // it is about to give everything up; or has it again
+	bool (*parking)(bool parked); // it is about to give everything up; or has it again. False: it cannot
+	void (*back)(void); // it is a client again
 	// The usage and limits of another region take the place of what there is, if all that this process holds can be
 	// charged there as the client with an index. False: so many bytes of index cannot.
 	bool (*charge)(struct lgpu_state *s, struct lgpu_limits *limits, struct lgpu_usage *usage, uint32_t client, int *index, uint64_t *bytes);

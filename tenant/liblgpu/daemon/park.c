@@ -78,9 +78,10 @@ void lgpu_park(struct lgpu_process *p)
 {
 	struct lgpu_connection *l = &p->daemon;
 	struct lgpu_message m = {.kind = (uint16_t)LGPU_LINK_PARKED};
-	m.extra = !l->halted || l->until != 0 ? LGPU_LINK_WHY_BUSY : lgpu_daemon_handlers.stays();
+	m.extra = !l->halted || l->until != 0 ? LGPU_LINK_WHY_BUSY : 0;
+	if (m.extra == 0 && !lgpu_daemon_handlers.parking(true))
+		m.extra = LGPU_LINK_WHY_STORE;
 	if (m.extra == 0) {
-		lgpu_daemon_handlers.parking(true);
 		LGPU_FAULT_POINT("parking");
 		if (!lgpu_region_keep(&p->state)) {
 			lgpu_daemon_handlers.parking(false);
@@ -228,6 +229,7 @@ static bool rejoin(struct lgpu_process *p)
 	l->fresh = true;
 	lgpu_link_established(p, fd);
 	lgpu_daemon_handlers.parking(false);
+	lgpu_daemon_handlers.back();
 	l->halt = 0;
 	answer(l, 1, 0);
 	return true;

@@ -31,16 +31,16 @@ static void look(void)
 	lgpu_arena_look();
 }
 
-// Memory that has left a device lies in files, which lead out of the process.
-static uint64_t stays(void) { return lgpu_touch_counts() ? LGPU_LINK_WHY_STORE : 0; }
-
 // While a process has left its devices, what the driver says that it has there is not what it holds.
-static void parking(bool parked)
+static bool parking(bool parked)
 {
+	if (!lgpu_stores_rest(parked) && parked)
+		return false;
 	if (parked)
 		lgpu_slice_release();
 	for (uint32_t i = 0; i < lgpu_process->state.limits->devices && i < LGPU_MAX_DEVICES; i++)
 		lgpu_overhead_moving((int)i);
+	return true;
 }
 
 const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
@@ -55,8 +55,8 @@ const struct lgpu_daemon_handlers lgpu_daemon_handlers = {
 	.halt = lgpu_gate_halt,
 	.halted = lgpu_gate_halted,
 	.proceed = lgpu_gate_proceed,
-	.stays = stays,
 	.parking = parking,
+	.back = lgpu_arena_found,
 	.charge = lgpu_charge_anew,
 	.look = look,
 };

@@ -340,7 +340,7 @@ func TestParkedThroughRestart(t *testing.T) {
 	c.wait("later 1 1000: 0")
 }
 
-// A client is not parked that has not halted, nor one whose memory lies in files.
+// A client is not parked that has not halted.
 func TestNotParked(t *testing.T) {
 	refused := func(p *peer, why uint64) {
 		t.Helper()
@@ -353,17 +353,4 @@ func TestNotParked(t *testing.T) {
 	refused(p, protocol.WhyBusy)
 	p.say(protocol.Message{Kind: protocol.Free})
 	c.wait("later 1 1000: 0")
-	dev := newDevice(t, "1x1GiB,sms=4")
-	limits := whole(dev)
-	limits.Overcommit = 1
-	d := newDaemon(t, limits)
-	_, p = d.join(dev, 0)
-	for {
-		m, _ := p.read() // that it wants a level
-		if m.Kind == protocol.Need && m.Flags&protocol.FlagResident != 0 {
-			break
-		}
-	}
-	p.halt(1)
-	refused(p, protocol.WhyStore)
 }
