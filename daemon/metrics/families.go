@@ -133,7 +133,7 @@ var (
 	shareGiven = gauge("lgpu_share_delivered_ratio",
 		"Part of device time over the last second; absent where that is not measured.", ofDirectoryDevice...)
 	busy = counter("lgpu_compute_busy_seconds_total",
-		"Device time used since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
+		"Time with work in flight since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
 	launches = counter("lgpu_launches_total",
 		"Launches since the lgpu was made, but for times alone without a cap.", ofDirectoryDevice...)
 	energyUsed = counter("lgpu_energy_joules_total",
