@@ -196,9 +196,16 @@ func TestCheckpointAndGoOn(t *testing.T) {
 
 // A tree of processes is restored as one, on other devices too; its root's status is that of the launcher.
 func TestCheckpointTree(t *testing.T) {
+	for _, overcommit := range []string{"--overcommit=false", "--overcommit"} {
+		t.Run(overcommit, func(t *testing.T) { checkpointTree(t, overcommit) })
+	}
+}
+
+func checkpointTree(t *testing.T, overcommit string) {
 	p, folder := imagePlace(t)
 	const shape = "--sim=2x1GiB,sms=4,context=16MiB"
-	c := p.start("lgpu", "run", shape, "--device", "0", "--name", "kept", "--contain=off", "--", "sh", "-c", `tide "$0" "$1"; exit 7`, linear, control)
+	c := p.start("lgpu", "run", shape, "--device", "0", "--name", "kept", "--contain=off", overcommit, "--",
+		"sh", "-c", `tide "$0" "$1"; exit 7`, linear, control)
 	c.until("ready")
 	c.expect("hold CUDA_SUCCESS", "hold %d %d", smallCount, smallBlock)
 	c.expect("stepped 3", "step 3")
