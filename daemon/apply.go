@@ -212,11 +212,6 @@ func (n *Daemon) pushLimits(dir limits.Directory) {
 	n.bounds.set(dir)
 }
 
-// tenantOf is an lgpu as tenants know it.
-func (n *Daemon) tenantOf(dir limits.Directory, devices []gpu.UUID) tenant.LGPU {
-	return tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent, Limits: n.limitsOf(dir, devices)}
-}
-
 // limitsOf is what the processes of an lgpu see.
 func (n *Daemon) limitsOf(dir limits.Directory, devices []gpu.UUID) tenant.Limits {
 	out := tenant.Limits{HostMemory: toRegion(dir.Host)}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/lifecycle"
-	"github.com/lgpu/lgpu/daemon/mps"
 	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -143,39 +142,8 @@ func (c *change) removeDirectory() error {
 // claim claims the devices, and keeps them in the mode that the lgpu needs. The error is errAgain if one has changed its mode.
 func (c *change) claim() (err error) {
 	// One that is revived goes on in the mode that there is.
-	c.l.releases, err = c.daemon.claim(c.l.record, c.l.machine.Cause == lifecycle.Revived)
+	c.l.releases, err = c.daemon.inventory.claimFor(c.l.record, c.l.machine.Cause == lifecycle.Revived)
 	return err
-}
-
-// claim claims the devices of a record, and keeps them in the mode that it needs, or in any.
-func (n *Daemon) claim(record store.Lgpu, anyMode bool) (all claims, err error) {
-	defer func() {
-		if err != nil {
-			all.release()
-			all = nil
-		}
-	}()
-	for _, uuid := range record.Devices {
-		if d := n.inventory.device(uuid); d != nil { // else there is nothing to use
-			release, err := n.inventory.claim(d.Device, d.origin.shape)
-			if err != nil {
-				return all, err
-			}
-			all = append(all, release)
-		}
-		release, err := n.modes.Use(uuid)
-		if errors.Is(err, mps.ErrSwitching) {
-			return all, errAgain
-		}
-		if err != nil {
-			return all, err
-		}
-		all = append(all, release)
-		if !anyMode && n.modes.Mode(uuid) != modeOf(record.Spatial) {
-			return all, errAgain
-		}
-	}
-	return all, nil
 }
 
 func (c *change) release() {
@@ -197,7 +165,7 @@ func (c *change) admit(next lifecycle.Machine) error {
 		}
 		c.daemon.residence.read(dir)
 		c.daemon.bounds.set(dir)
-		return c.daemon.tenants.AddLGPU(c.daemon.tenantOf(dir, c.l.record.Devices))
+		return c.daemon.tenants.AddLGPU(c.daemon.lgpus.tenant(dir, c.l.record.Devices))
 	})
 	if err != nil {
 		c.Become(before)

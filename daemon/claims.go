@@ -5,6 +5,7 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/claim"
 	"github.com/lgpu/lgpu/daemon/mps"
+	"github.com/lgpu/lgpu/daemon/store"
 	"github.com/lgpu/lgpu/gpu"
 )
 
@@ -60,6 +61,37 @@ func (v *inventory) claimFree(devices []gpu.Device, shape string) (free []gpu.De
 		return nil, nil, err
 	}
 	return free, all, nil
+}
+
+// claimFor claims the devices of a record, and keeps them in the mode that it needs, or in any.
+func (v *inventory) claimFor(record store.Lgpu, anyMode bool) (all claims, err error) {
+	defer func() {
+		if err != nil {
+			all.release()
+			all = nil
+		}
+	}()
+	for _, uuid := range record.Devices {
+		if d := v.device(uuid); d != nil { // else there is nothing to use
+			release, err := v.claim(d.Device, d.origin.shape)
+			if err != nil {
+				return all, err
+			}
+			all = append(all, release)
+		}
+		release, err := v.daemon.modes.Use(uuid)
+		if errors.Is(err, mps.ErrSwitching) {
+			return all, errAgain
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, release)
+		if !anyMode && v.daemon.modes.Mode(uuid) != modeOf(record.Spatial) {
+			return all, errAgain
+		}
+	}
+	return all, nil
 }
 
 // claimMode keeps a device claimed while it is in spatial mode, with an lgpu or without: its MPS daemon goes on.

@@ -176,7 +176,6 @@ type tenants interface {
 	Close() error
 	AddLGPU(tenant.LGPU) error
 	RemoveLGPU(id uint64) error
-	Rehouse(tenant.LGPU) error
 	SetLimits(id uint64, l tenant.Limits) error
 	SetBudgets([]tenant.Budget) error
 	Clients() []tenant.Client

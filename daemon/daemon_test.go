@@ -84,16 +84,6 @@ func (f *fakeTenants) RemoveLGPU(id uint64) error {
 	return nil
 }
 
-func (f *fakeTenants) Rehouse(l tenant.LGPU) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.denies != nil {
-		return f.denies
-	}
-	f.lgpus[l.ID] = l
-	return nil
-}
-
 func (f *fakeTenants) SetLimits(id uint64, l tenant.Limits) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

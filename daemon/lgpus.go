@@ -14,6 +14,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/tenant"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/proc"
+	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/tenant/region"
 )
 
@@ -154,6 +155,11 @@ func (g *lgpus) admits(id uint64) bool {
 	defer g.mu.Unlock()
 	l := g.byID[id]
 	return l != nil && l.machine.Has&lifecycle.Tenants != 0
+}
+
+// tenant is an lgpu on devices as tenants know it.
+func (g *lgpus) tenant(dir limits.Directory, devices []gpu.UUID) tenant.LGPU {
+	return tenant.LGPU{ID: dir.ID, Name: nameOf(dir.Path), Parent: dir.Parent, Limits: g.daemon.limitsOf(dir, devices)}
 }
 
 // launchers returns the launchers of all lgpus.

@@ -55,7 +55,7 @@ func (r *Releases) Migrate(ctx context.Context, by limits.Author, path string, d
 		return err
 	}
 	if err == nil {
-		err = n.rehouse(dir, to)
+		err = n.lgpus.rehouse(dir, to)
 	}
 	moved := err == nil
 	if moved && was {
@@ -76,7 +76,7 @@ func (r *Releases) Migrate(ctx context.Context, by limits.Author, path string, d
 			show(m)
 			return nil
 		}
-		if undone := n.rehouse(dir, from); undone != nil {
+		if undone := n.lgpus.rehouse(dir, from); undone != nil {
 			r.ended(l, true)
 			return releaseError(ErrBusy, path, "its programs stay released; lgpu resume tries again", errors.Join(err, undone))
 		}
@@ -173,8 +173,8 @@ func reaches(pid int, d gpu.Device) bool {
 
 // rehouse gives an lgpu, the programs of which are parked, other devices in the places of those that it has. Its limits go
 // with it, in the same write to the disk. After an error it is where it was.
-func (n *Daemon) rehouse(dir limits.Directory, to []gpu.UUID) (err error) {
-	g := n.lgpus
+func (g *lgpus) rehouse(dir limits.Directory, to []gpu.UUID) (err error) {
+	n := g.daemon
 	g.life.Lock()
 	defer g.life.Unlock()
 	l := g.of(dir.ID)
@@ -183,7 +183,7 @@ func (n *Daemon) rehouse(dir limits.Directory, to []gpu.UUID) (err error) {
 	}
 	from, record := l.record.Devices, g.whole(l)
 	record.Devices = to
-	claimed, err := n.claim(record, false)
+	claimed, err := n.inventory.claimFor(record, false)
 	if errors.Is(err, errAgain) {
 		return fmt.Errorf("a device changes its mode: %w", ErrBusy)
 	}
@@ -194,9 +194,9 @@ func (n *Daemon) rehouse(dir limits.Directory, to []gpu.UUID) (err error) {
 	if err := n.tree.Exchange(dir.Path, pairsOf(from, to), record); err != nil {
 		return err
 	}
-	if err := n.settleIn(l, to); err != nil {
+	if err := g.settleIn(l, to); err != nil {
 		record.Devices = from
-		return errors.Join(err, n.tree.Exchange(dir.Path, pairsOf(to, from), record), n.settleIn(l, from))
+		return errors.Join(err, n.tree.Exchange(dir.Path, pairsOf(to, from), record), g.settleIn(l, from))
 	}
 	claimed, l.releases = l.releases, claimed
 	n.journal.emit(Event{Kind: LgpuMigrated, Path: dir.Path, ID: dir.ID, Text: fmt.Sprintf("%s has device %s in place of %s", dir.Path,
@@ -207,7 +207,8 @@ func (n *Daemon) rehouse(dir limits.Directory, to []gpu.UUID) (err error) {
 }
 
 // settleIn has an lgpu be on devices for which it has its limits. Called with life held.
-func (n *Daemon) settleIn(l *lgpu, to []gpu.UUID) error {
+func (g *lgpus) settleIn(l *lgpu, to []gpu.UUID) error {
+	n := g.daemon
 	dir, exists := n.tree.ByID(l.record.ID)
 	if !exists {
 		return fmt.Errorf("lgpu with id %d: %w", l.record.ID, ErrNotFound)
@@ -215,20 +216,20 @@ func (n *Daemon) settleIn(l *lgpu, to []gpu.UUID) error {
 	n.pushing.Lock()
 	defer n.pushing.Unlock()
 	used, unknown := n.tenants.Usage(dir.ID)
-	if err := n.tenants.Rehouse(n.tenantOf(dir, to)); err != nil {
+	if err := n.Releases.programs.Rehouse(g.tenant(dir, to)); err != nil {
 		return err
 	}
-	n.lgpus.mu.Lock()
+	g.mu.Lock()
 	if unknown == nil {
 		l.addUse(used) // of the devices that it had
 	}
 	l.record.Devices = to
-	n.lgpus.mu.Unlock()
+	g.mu.Unlock()
 	n.pushDirectory(dir)
 	if err := n.pushBudgets(); err != nil {
 		return err
 	}
-	return n.lgpus.save(l)
+	return g.save(l)
 }
 
 // pairsOf are devices and those in their places, by the names that the tree has for them.

@@ -192,6 +192,9 @@ func (p Program) ask(ctx context.Context, action string, kind int64, options mes
 	defer own.Close()
 	c := exec.CommandContext(ctx, p.Path, "swrk", strconv.Itoa(firstInherited))
 	contain(c)
+	if !breakpoints() {
+		c.Env = append(os.Environ(), withoutBreakpoints)
+	}
 	c.SysProcAttr.Setpgid = kind != requestRestore // what is restored is to be in the group of this process
 	answered, kill := make(chan struct{}), c.Cancel
 	c.Cancel = func() error {

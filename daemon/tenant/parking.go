@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -159,6 +160,73 @@ func (k *Parking) Rejoin(ctx context.Context, p Process) error {
 		k.cut(p)
 	}
 	return err
+}
+
+// Rehouse gives an lgpu other devices, as many as it has, while all of its clients are parked. They stay its clients, and are
+// charged for as much as before where there is room for it; where there is none they will not come back (Rejoin). An error
+// wraps ErrUnknown, ErrDevices, region.ErrSpec, or ErrInUse where a client is not parked or has memory in files, or memory of
+// the lgpu was given away; nothing has changed then.
+func (k *Parking) Rehouse(spec LGPU) error {
+	s := k.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k.cutAll(spec.ID)
+	old := s.lgpus[spec.ID]
+	switch {
+	case old == nil:
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, ErrUnknown)
+	case len(spec.Devices) != len(old.Devices):
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, ErrDevices)
+	}
+	if slices.ContainsFunc(s.orphans, func(o orphan) bool { return o.lgpu == old }) {
+		return fmt.Errorf("move lgpu %s: %w: memory that a program of it gave away is still used", spec.Name, ErrInUse)
+	}
+	type charge struct {
+		client, kind int
+		bytes        uint64
+	}
+	var charges []charge
+	for i, c := range old.clients {
+		if c == nil {
+			continue
+		}
+		if c.conn != nil || c.holder != nil || !k.parked[c.peer.Process] {
+			return fmt.Errorf("move lgpu %s: %w by pid %d, which is not parked", spec.Name, ErrInUse, c.peer.PID)
+		}
+		if old.shared == nil {
+			continue // the daemon before had its counters, which are gone
+		}
+		host, devices := old.shared.Charged(i)
+		charges = append(charges, charge{i, hostKind, host})
+		for d, bytes := range devices {
+			charges = append(charges, charge{i, d + 1, bytes})
+		}
+	}
+	l, err := newLGPU(spec)
+	if err != nil {
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, err)
+	}
+	shared, err := region.New(l.region())
+	if err != nil {
+		return fmt.Errorf("move lgpu %s: %w", spec.Name, err)
+	}
+	old.end(s)
+	l.roster, l.clients, l.count, l.stale = old.roster, old.clients, old.count, old.stale
+	for _, c := range l.clients {
+		if c != nil {
+			c.lgpu = l
+		}
+	}
+	l.begin(s)
+	s.memory.clear(l)
+	s.attach(l, shared)
+	for _, c := range charges {
+		if _, _, room := s.memory.need(l, c.kind, c.bytes); room {
+			shared.Charge(c.client, c.kind-1, c.bytes) // nobody else has the region yet
+		}
+	}
+	s.settleStale(l)
+	return nil
 }
 
 // Proceed has a halted client go on. One without connection does so by itself.

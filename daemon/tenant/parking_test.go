@@ -255,16 +255,16 @@ func TestRehouse(t *testing.T) {
 	p.want("true", "alloc 0 %d", 60*mib)
 	there := LGPU{ID: 1, Name: "lgpu-1", Parent: 9, Limits: elsewhere(100)}
 	d.parks(p)
-	if err := d.Rehouse(there); !errors.Is(err, ErrInUse) {
+	if err := d.Parking.Rehouse(there); !errors.Is(err, ErrInUse) {
 		t.Fatalf("beside a client that is not parked: %v", err)
 	}
 	d.parks(o)
 	fewer := there
 	fewer.Devices = fewer.Devices[:1]
-	if err := d.Rehouse(fewer); !errors.Is(err, ErrDevices) {
+	if err := d.Parking.Rehouse(fewer); !errors.Is(err, ErrDevices) {
 		t.Errorf("to one device: %v", err)
 	}
-	if err := d.Rehouse(LGPU{ID: 2}); !errors.Is(err, ErrUnknown) {
+	if err := d.Parking.Rehouse(LGPU{ID: 2}); !errors.Is(err, ErrUnknown) {
 		t.Errorf("of an lgpu that is not there: %v", err)
 	}
 	comes := func(p *tenantProcess) {
@@ -276,7 +276,7 @@ func TestRehouse(t *testing.T) {
 		p.want("ok", "answer %d 0 1 0 0", protocol.Halted)
 		wantResult(t, done, nil)
 	}
-	if err := d.Rehouse(there); err != nil {
+	if err := d.Parking.Rehouse(there); err != nil {
 		t.Fatal(err)
 	}
 	d.wantUsed(1, 60*mib)
@@ -295,7 +295,7 @@ func TestRehouse(t *testing.T) {
 	if err := d.SetBudgets([]Budget{{ID: 9, HostMemory: region.NoLimit, Memory: map[[16]byte]uint64{{1}: 30 * mib}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Rehouse(LGPU{ID: 1, Name: "lgpu-1", Parent: 9, Limits: limits(100)}); err != nil {
+	if err := d.Parking.Rehouse(LGPU{ID: 1, Name: "lgpu-1", Parent: 9, Limits: limits(100)}); err != nil {
 		t.Fatal(err)
 	}
 	d.wantUsed(1, 8*mib) // the 60 have no room

@@ -247,7 +247,7 @@ func (s *Server) AddLGPU(spec LGPU) error {
 		return fmt.Errorf("add lgpu %s: %w", spec.Name, err)
 	}
 	s.restore(l)
-	s.serve(l)
+	l.begin(s)
 	if l.count == 0 {
 		if err := s.newRegion(l); err != nil {
 			s.forget(l)
@@ -271,77 +271,11 @@ func newLGPU(spec LGPU) (*lgpu, error) {
 	return l, err
 }
 
-// serve makes an lgpu known that has its roster and its clients, and no counters yet. Called with mu held.
-func (s *Server) serve(l *lgpu) {
+// begin makes an lgpu known that has its roster and its clients, and no counters yet. Called with the Server's mu held.
+func (l *lgpu) begin(s *Server) {
 	s.lgpus[l.ID] = l
 	s.returning++
 	s.memory.add(l, func(kind int, charged uint64) { s.logRoster(l, l.roster.setCharged(kind, charged)) })
-}
-
-// Rehouse gives an lgpu other devices, as many as it has, while all of its clients are parked. They stay its clients, and are
-// charged for as much as before where there is room for it; where there is none they will not come back (Rejoin). An error
-// wraps ErrUnknown, ErrDevices, region.ErrSpec, or ErrInUse where a client is not parked or has memory in files, or memory of
-// the lgpu was given away; nothing has changed then.
-func (s *Server) Rehouse(spec LGPU) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.Parking.cutAll(spec.ID)
-	old := s.lgpus[spec.ID]
-	switch {
-	case old == nil:
-		return fmt.Errorf("move lgpu %s: %w", spec.Name, ErrUnknown)
-	case len(spec.Devices) != len(old.Devices):
-		return fmt.Errorf("move lgpu %s: %w", spec.Name, ErrDevices)
-	}
-	if slices.ContainsFunc(s.orphans, func(o orphan) bool { return o.lgpu == old }) {
-		return fmt.Errorf("move lgpu %s: %w: memory that a program of it gave away is still used", spec.Name, ErrInUse)
-	}
-	type charge struct {
-		client, kind int
-		bytes        uint64
-	}
-	var charges []charge
-	for i, c := range old.clients {
-		if c == nil {
-			continue
-		}
-		if c.conn != nil || c.holder != nil || !s.Parking.parked[c.peer.Process] {
-			return fmt.Errorf("move lgpu %s: %w by pid %d, which is not parked", spec.Name, ErrInUse, c.peer.PID)
-		}
-		if old.shared == nil {
-			continue // the daemon before had its counters, which are gone
-		}
-		host, devices := old.shared.Charged(i)
-		charges = append(charges, charge{i, hostKind, host})
-		for d, bytes := range devices {
-			charges = append(charges, charge{i, d + 1, bytes})
-		}
-	}
-	l, err := newLGPU(spec)
-	if err != nil {
-		return fmt.Errorf("move lgpu %s: %w", spec.Name, err)
-	}
-	shared, err := region.New(l.region())
-	if err != nil {
-		return fmt.Errorf("move lgpu %s: %w", spec.Name, err)
-	}
-	s.retire(old)
-	l.roster, l.clients, l.count, l.stale = old.roster, old.clients, old.count, old.stale
-	for _, c := range l.clients {
-		if c != nil {
-			c.lgpu = l
-		}
-	}
-	s.serve(l)
-	s.memory.clear(l)
-	s.attach(l, shared)
-	for _, c := range charges {
-		if _, _, room := s.memory.need(l, c.kind, c.bytes); room {
-			shared.Charge(c.client, c.kind-1, c.bytes) // nobody else has the region yet
-		}
-	}
-	s.settleStale(l)
-	return nil
 }
 
 // countReturning changes the number of lgpus whose counters are with clients, and lets descriptors be sent to the
@@ -408,12 +342,12 @@ func (s *Server) RemoveLGPU(id uint64) error {
 
 // forget undoes AddLGPU. Called with mu held.
 func (s *Server) forget(l *lgpu) {
-	s.retire(l)
+	l.end(s)
 	s.logRoster(l, l.roster.remove())
 }
 
-// retire has an lgpu be served no more. Called with mu held.
-func (s *Server) retire(l *lgpu) {
+// end has an lgpu be known no more. Called with the Server's mu held.
+func (l *lgpu) end(s *Server) {
 	l.removed = true
 	s.memory.remove(l)
 	if l.shared != nil {
