@@ -35,9 +35,10 @@ DIR starts the program again where it was, on this machine.
 
 It is for root, and for a program that one lgpu run has started, with
 --contain=off. Of an lgpu with --overcommit a second image takes only what has
-changed on the devices. What leads out of the program, such as pipes and connections to others, is refused by name before anything is done; its
-standard streams are not. What fails, takes longer than --timeout, or is stopped
-by Ctrl-C leaves the program running and no image.
+changed on the devices. What leads out of the program, such as pipes and
+connections to others, is refused by name before anything is done; its standard
+streams are not. What fails, takes longer than --timeout, or is stopped by
+Ctrl-C leaves the program running and no image.
 
 Exit status: 0; 2 if there is no such lgpu, or its program cannot be written; 1
 if it was not, or the daemon cannot be reached or refuses this user.`,
