@@ -114,9 +114,6 @@ func (r *Releases) destination(ctx context.Context, dir limits.Directory, tokens
 		return nil, nil, devicesError(ErrInvalid, remedy, "%s is on these devices already", dir.Path)
 	case record.Spatial:
 		return nil, nil, releaseError(ErrInvalid, dir.Path, "", errors.New("it uses its device in spatial mode (MPS), which the driver does not save"))
-	case dir.Overcommit:
-		return nil, nil, releaseError(ErrInvalid, dir.Path, "start it without --overcommit",
-			errors.New("its memory lies in files of the daemon's (memory.overcommit), which are for the devices it is on"))
 	}
 	used, err := n.tenants.Usage(dir.ID)
 	if err != nil {
@@ -141,7 +138,7 @@ func (r *Releases) destination(ctx context.Context, dir limits.Directory, tokens
 		if err := n.inventory.wantMode(ctx, d, false); err != nil {
 			return nil, nil, err
 		}
-		if facts, _, err := old.origin.facts(d.UUID); err == nil && !slices.Contains(from, d.UUID) && i < len(used.Devices) {
+		if facts, _, err := old.origin.facts(d.UUID); err == nil && !dir.Overcommit && !slices.Contains(from, d.UUID) && i < len(used.Devices) {
 			rooms = append(rooms, checkpoint.Room{Of: "the memory of device " + d.Short(), Needed: used.Devices[i].Used,
 				Free: d.Memory - min(facts.MemoryUsed, d.Memory)})
 		}

@@ -50,10 +50,10 @@ func (p *place) isOn(path string, index int) {
 
 // A program moves to another device while it runs, with the limits of its lgpu, and back. It notices nothing.
 func TestMigrate(t *testing.T) {
-	for _, contain := range []string{"--contain=off", "--contain=auto"} {
-		t.Run(contain, func(t *testing.T) {
+	for _, options := range [][]string{{"--contain=off"}, {"--contain=auto"}, {"--contain=off", "--overcommit"}} {
+		t.Run(strings.Join(options, " "), func(t *testing.T) {
 			p := newPlace(t)
-			c := p.traveller("kept", "0", contain, "--memory", "400MiB", "--compute", "50")
+			c := p.traveller("kept", "0", append(options, "--memory", "400MiB", "--compute", "50")...)
 			c.expect("stepped 3", "step 3")
 			p.isOn("/kept", 0)
 			p.refused(2, "on these devices already", "migrate", "--device", "0", "kept")
@@ -64,8 +64,8 @@ func TestMigrate(t *testing.T) {
 						t.Errorf("lgpu migrate says %q; want %q", out, want)
 					}
 				}
-				p.isOn("/kept", to)
 				c.expect("intact after 3 steps", "check")
+				p.isOn("/kept", to)
 				if most := p.ps()[0].Devices[0].Memory.Max; most == nil || *most != 400<<20 {
 					t.Errorf("its limit is %v there", most)
 				}
@@ -202,8 +202,13 @@ func TestMigrateOutlivesTheDaemon(t *testing.T) {
 
 // However often daemons are killed while a program moves, at any moment, it is on one device or the other after that, whole.
 func TestMigrateKilledOften(t *testing.T) {
+	t.Run("", func(t *testing.T) { killedOften(t) })
+	t.Run("overcommit", func(t *testing.T) { killedOften(t, "--overcommit") })
+}
+
+func killedOften(t *testing.T, options ...string) {
 	p := newPlace(t)
-	c := p.traveller("kept", "0", "--contain=off", "--memory", "400MiB")
+	c := p.traveller("kept", "0", append(options, "--contain=off", "--memory", "400MiB")...)
 	for i := range rounds(3, 60) {
 		pid := p.daemon().Daemon.GetPid()
 		on := p.whichDevice("/kept")

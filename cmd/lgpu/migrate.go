@@ -20,7 +20,7 @@ import (
 func migrateCommand() *cobra.Command {
 	var m migrating
 	c := &cobra.Command{
-		Use:   "migrate [--timeout TIME] [--json] --device DEVICE[,DEVICE...] PATH...",
+		Use:   "migrate --device DEVICE[,...] [--timeout TIME] [--json] PATH...",
 		Short: "Move logical GPUs, and the programs in them, to another device",
 		Long: `Move each lgpu with its limits, and all programs in it, to another device of the
 same kind, while they run. They leave their device wholly, as by
@@ -28,10 +28,10 @@ lgpu suspend --release, and come back on the other one; they notice nothing but
 the pause. An lgpu of several devices needs as many others: the first that is
 named takes the place of its first. Some of its own may be among them.
 
-Those of an lgpu move all or none. What fails, takes too long, or is stopped by Ctrl-C is
-turned back, and they go on where they were. If there is no room on the other
-device, or less is allowed there, nothing has changed. Programs that had been
-released stay so, and lgpu resume brings them back on the other device.
+Those of an lgpu move all or none. What fails, takes too long, or is stopped by
+Ctrl-C is turned back, and they go on where they were. If there is no room on
+the other device, or less is allowed there, nothing has changed. Programs that
+had been released stay so, and lgpu resume brings them back on the other device.
 
 Exit status: 0; 2 if there is no such lgpu, or it cannot be on these devices; 1
 if it was turned back, or the daemon cannot be reached or refuses this user.`,

@@ -163,9 +163,9 @@ func (k *Parking) Rejoin(ctx context.Context, p Process) error {
 }
 
 // Rehouse gives an lgpu other devices, as many as it has, while all of its clients are parked. They stay its clients, and are
-// charged for as much as before where there is room for it; where there is none they will not come back (Rejoin). An error
-// wraps ErrUnknown, ErrDevices, region.ErrSpec, or ErrInUse where a client is not parked or has memory in files, or memory of
-// the lgpu was given away; nothing has changed then.
+// charged for as much as before where there is room for it; where there is none they will not come back (Rejoin). Files
+// with what has left devices they bring with them, as to a new daemon. An error wraps ErrUnknown, ErrDevices, region.ErrSpec,
+// or ErrInUse where a client is not parked or memory of the lgpu was given away; nothing has changed then.
 func (k *Parking) Rehouse(spec LGPU) error {
 	s := k.server
 	s.mu.Lock()
@@ -190,7 +190,7 @@ func (k *Parking) Rehouse(spec LGPU) error {
 		if c == nil {
 			continue
 		}
-		if c.conn != nil || c.holder != nil || !k.parked[c.peer.Process] {
+		if c.conn != nil || !k.parked[c.peer.Process] {
 			return fmt.Errorf("move lgpu %s: %w by pid %d, which is not parked", spec.Name, ErrInUse, c.peer.PID)
 		}
 		if old.shared == nil {
@@ -212,12 +212,18 @@ func (k *Parking) Rehouse(spec LGPU) error {
 	}
 	old.end(s)
 	l.roster, l.clients, l.count, l.stale = old.roster, old.clients, old.count, old.stale
+	l.begin(s)
 	for _, c := range l.clients {
-		if c != nil {
-			c.lgpu = l
+		if c == nil {
+			continue
+		}
+		c.lgpu = l
+		if c.holder != nil { // it has its files, and brings them
+			s.config.Residence.Left(c.holder)
+			s.brought(c)
+			c.returns(s)
 		}
 	}
-	l.begin(s)
 	s.memory.clear(l)
 	s.attach(l, shared)
 	for _, c := range charges {

@@ -92,6 +92,15 @@ func (s *Server) hold(c *client, held []Held) {
 	}
 }
 
+// returns notes that a client is to come back with the files that it has. Called with mu held.
+func (c *client) returns(s *Server) {
+	if c.lgpu.anyManaged() {
+		c.returning = true
+		s.countReturning(1)
+	}
+	s.hold(c, c.lgpu.roster.held(c.index, len(c.lgpu.Devices)))
+}
+
 // brought notes that a client of the daemon before has come back, or has died: nothing more is expected of it. Called
 // with mu held.
 func (s *Server) brought(c *client) {

@@ -313,11 +313,7 @@ func (s *Server) restore(l *lgpu) {
 			c.cgroup = cgroupOf(all, s.cgroups)
 		}
 		s.register(c)
-		if l.anyManaged() {
-			c.returning = true
-			s.countReturning(1)
-		}
-		s.hold(c, l.roster.held(i, len(l.Devices)))
+		c.returns(s)
 		s.running.Go(func() { s.announce(c) })
 	}
 }
