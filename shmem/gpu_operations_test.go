@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"github.com/lgpu/lgpu/shmem/cuda"
@@ -277,6 +278,8 @@ func graph(p *PE) error {
 	if err != nil {
 		return err
 	}
+	runtime.LockOSThread() // a capture of this mode is ended by the thread that began it
+	defer runtime.UnlockOSThread()
 	// Everything a graph needs is loaded while it is captured, if it was not before.
 	for _, err := range []error{
 		p.ctx.Do(func() error { return p.d.BeginCapture(s, cuda.CaptureThreadLocal) }),
