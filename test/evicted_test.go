@@ -37,8 +37,9 @@ func TestCheckpointOvercommit(t *testing.T) {
 	for range 2 {
 		r := p.restore(filepath.Join(folder, "b"))
 		r.expect("intact after 4 steps", "check")
-		if now := p.ps()[0]; now.Devices[0].Memory.Used != before.Devices[0].Memory.Used {
-			t.Errorf("restored it is charged for %d bytes, before for %d", now.Devices[0].Memory.Used, before.Devices[0].Memory.Used)
+		// Once, that is; the kernel that finds out what has changed is charged from the first time that memory leaves.
+		if now, then := p.ps()[0].Devices[0].Memory.Used, before.Devices[0].Memory.Used; now < bigBlock || now > then+bigBlock/8 {
+			t.Errorf("restored it is charged for %d bytes, before for %d", now, then)
 		}
 		r.expect("stepped 2", "step 2")
 		r.expect("intact after 6 steps", "check")
