@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -240,12 +241,10 @@ func pairsOf(from, to []gpu.UUID) (pairs [][2]string) {
 }
 
 // shorts are the names of devices for people.
-func shorts(devices []gpu.UUID) (all string) {
-	for i, d := range devices {
-		if i > 0 {
-			all += ", "
-		}
-		all += d.Short()
+func shorts(devices []gpu.UUID) string {
+	var all []string
+	for _, d := range devices {
+		all = append(all, d.Short())
 	}
-	return all
+	return strings.Join(all, ", ")
 }

@@ -113,20 +113,14 @@ func (p *phases) end(name string) {
 
 // took adds phases that the daemon has timed.
 func (p *phases) took(r *api.ReleaseProgress) {
-	for _, phase := range r.GetPhases() {
-		p.all = append(p.all, releasedPhase{phase.GetStage(), seconds(phase.GetTook())})
-	}
+	p.all = append(p.all, phasesOf(r)...)
 	p.last = time.Now()
 }
 
 // rest is what is no phase's, of all the time until now.
 func (p *phases) rest() (all, rest float64) {
 	all = time.Since(p.begun).Seconds()
-	rest = all
-	for _, phase := range p.all {
-		rest -= phase.Seconds
-	}
-	return all, rest
+	return all, restOf(all, p.all)
 }
 
 // phaseTable writes phases for people.

@@ -128,10 +128,7 @@ func (m *migrating) run(c *cobra.Command, conn *api.Conn, path string) (r migrat
 	if len(r.Back) == 0 {
 		r.State = "released"
 	}
-	r.Rest = r.Seconds
-	for _, p := range slices.Concat(r.Away, r.Back) {
-		r.Rest -= p.Seconds
-	}
+	r.Rest = restOf(r.Seconds, slices.Concat(r.Away, r.Back))
 	r.Devices, err = devicesAt(c.Context(), conn, path)
 	return r, err
 }
@@ -156,14 +153,6 @@ func (m *migrating) follow(ctx context.Context, conn *api.Conn, path string, lin
 		err = nil
 	}
 	return last, err
-}
-
-func phasesOf(p *api.ReleaseProgress) []releasedPhase {
-	all := []releasedPhase{}
-	for _, phase := range p.GetPhases() {
-		all = append(all, releasedPhase{phase.GetStage(), seconds(phase.GetTook())})
-	}
-	return all
 }
 
 // devicesAt are the UUIDs of the devices that an lgpu has.
@@ -205,5 +194,5 @@ func (r migrated) write(b *strings.Builder) {
 		}
 		fmt.Fprintln(b, strings.TrimRight(fmt.Sprintf("%13s %9.1f ms %s", p.Phase, 1000*p.Seconds, back), " "))
 	}
-	phaseRows(b, releasedPhase{"other", r.Rest}, releasedPhase{"total", r.Seconds})
+	phaseTable(b, nil, r.Seconds, r.Rest)
 }

@@ -62,12 +62,26 @@ func release(ctx context.Context, conn *api.Conn, path string, back bool, out io
 			line.Set(0, 0, p.GetStage())
 			continue
 		}
-		r.Processes, r.Seconds, r.Rest = int(p.GetProcesses()), seconds(p.GetTotal()), seconds(p.GetTotal())
-		for _, phase := range p.GetPhases() {
-			r.Phases = append(r.Phases, releasedPhase{phase.GetStage(), seconds(phase.GetTook())})
-			r.Rest -= seconds(phase.GetTook())
-		}
+		r.Processes, r.Seconds, r.Phases = int(p.GetProcesses()), seconds(p.GetTotal()), phasesOf(p)
+		r.Rest = restOf(r.Seconds, r.Phases)
 	}
+}
+
+// phasesOf are the phases that the daemon has timed.
+func phasesOf(p *api.ReleaseProgress) []releasedPhase {
+	all := []releasedPhase{}
+	for _, phase := range p.GetPhases() {
+		all = append(all, releasedPhase{phase.GetStage(), seconds(phase.GetTook())})
+	}
+	return all
+}
+
+// restOf is what of some seconds is no phase's.
+func restOf(total float64, phases []releasedPhase) float64 {
+	for _, p := range phases {
+		total -= p.Seconds
+	}
+	return total
 }
 
 func seconds(nanos uint64) float64 { return time.Duration(nanos).Seconds() }

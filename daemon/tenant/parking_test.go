@@ -107,10 +107,7 @@ func TestRejoinWithoutRoom(t *testing.T) {
 	other, p := d.client(1), d.client(1)
 	p.want("true", "alloc 0 %d", 60*mib)
 	d.parks(p)
-	done := begins(t, d.Parking.Rejoin, p.process())
-	for !strings.HasPrefix(p.ask("hello %d", protocol.FlagRejoin), "welcome") {
-		time.Sleep(time.Millisecond)
-	}
+	done := d.rejoins(p)
 	other.want("true", "alloc 0 %d", 60*mib)
 	p.want("false", "alloc 0 %d", 60*mib)
 	p.want("ok", "answer %d 0 %d %d %d", protocol.Halted, 60*mib, protocol.FlagRefused, protocol.WhyMemory)
@@ -153,6 +150,16 @@ func TestParkRefused(t *testing.T) {
 	wantResult(t, begins(t, d.Parking.Halt, process), ErrEnded)
 }
 
+// rejoins has a client of d come back that is parked, up to where it is welcome.
+func (d *daemon) rejoins(p *tenantProcess) <-chan error {
+	d.t.Helper()
+	done := begins(d.t, d.Parking.Rejoin, p.process())
+	for !strings.HasPrefix(p.ask("hello %d", protocol.FlagRejoin), "welcome") {
+		time.Sleep(time.Millisecond) // it is asked for a moment later
+	}
+	return done
+}
+
 // A client that is killed at any step is gone, and what it held is given back once.
 func TestParkKilled(t *testing.T) {
 	d := serve(t)
@@ -166,10 +173,7 @@ func TestParkKilled(t *testing.T) {
 		d.parks,
 		func(p *tenantProcess) {
 			d.parks(p)
-			begins(t, d.Parking.Rejoin, p.process())
-			for !strings.HasPrefix(p.ask("hello %d", protocol.FlagRejoin), "welcome") {
-				time.Sleep(time.Millisecond)
-			}
+			d.rejoins(p)
 		},
 	}
 	for i, step := range steps {
@@ -200,10 +204,7 @@ func TestParkedThroughRestart(t *testing.T) {
 	d.Parking.Keep(p.process(), true)
 	d.run()
 	p.want("refused 11 its devices are released", "hello %d", protocol.FlagRejoin)
-	done := begins(t, d.Parking.Rejoin, p.process())
-	for !strings.HasPrefix(p.ask("hello %d", protocol.FlagRejoin), "welcome") {
-		time.Sleep(time.Millisecond)
-	}
+	done := d.rejoins(p)
 	p.want("true", "alloc 0 %d", 60*mib)
 	p.want("ok", "answer %d 0 1 0 0", protocol.Halted)
 	wantResult(t, done, nil)
@@ -269,10 +270,7 @@ func TestRehouse(t *testing.T) {
 	}
 	comes := func(p *tenantProcess) {
 		t.Helper()
-		done := begins(t, d.Parking.Rejoin, p.process())
-		for !strings.HasPrefix(p.ask("hello %d", protocol.FlagRejoin), "welcome") {
-			time.Sleep(time.Millisecond)
-		}
+		done := d.rejoins(p)
 		p.want("ok", "answer %d 0 1 0 0", protocol.Halted)
 		wantResult(t, done, nil)
 	}
