@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -70,12 +71,7 @@ func (r *resolver) enter(e tenant.Evidence, dir limits.Directory) error {
 	}
 	// Whoever could mount the folder decides what runs there, whatever user the container's program is.
 	by := limits.Author{UID: e.Maker, GID: limits.Nobody, Groups: func() []uint32 { return users.Groups(e.Maker) }}
-	err := r.daemon.tree.May(by, limits.Access{Action: limits.ActionAttach, Path: dir.Path})
-	var denied *limits.Error
-	if errors.As(err, &denied) {
-		return &tenant.Refusal{Errno: denied.Errno, Text: err.Error()}
-	}
-	return err
+	return told(r.daemon.tree.May(by, limits.Access{Action: limits.ActionAttach, Path: dir.Path}))
 }
 
 // descent finds the lgpu of the nearest ancestor that is a launcher or a client.
@@ -137,12 +133,7 @@ func (r *resolver) Resolve(e tenant.Evidence) (uint64, error) {
 		if errors.Is(err, errAgain) {
 			return 0, refusal(unix.EAGAIN, "the devices of %s change their modes all the time", dir.Path)
 		}
-		var refused *tenant.Refusal
-		var errno syscall.Errno // a limits.Error's, or that of a device in another mode
-		if !errors.As(err, &refused) && errors.As(err, &errno) {
-			err = &tenant.Refusal{Errno: errno, Text: err.Error()}
-		}
-		return 0, err
+		return 0, told(err)
 	}
 }
 
@@ -152,6 +143,17 @@ const adoptions = 10
 // refusal is why a process is kept out, in words for its user.
 func refusal(errno syscall.Errno, format string, args ...any) error {
 	return &tenant.Refusal{Errno: errno, Text: fmt.Sprintf(format, args...)}
+}
+
+// told is an error as a process is told it: a limits.Error, or that of a device in another mode, as a refusal, which says
+// its errno itself. One without an errno, and one that is a refusal already, stay as they are.
+func told(err error) error {
+	var already *tenant.Refusal
+	var errno syscall.Errno
+	if errors.As(err, &already) || !errors.As(err, &errno) {
+		return err
+	}
+	return &tenant.Refusal{Errno: errno, Text: strings.TrimSuffix(err.Error(), " ("+errno.Error()+")")}
 }
 
 // firstClient is how long an lgpu that a process was let into waits for it to become a client.

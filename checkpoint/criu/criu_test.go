@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/policy/checkpoint"
 )
 
 // strictVariable is the variable with which a test fails rather than is skipped where CRIU cannot work.
@@ -30,7 +32,41 @@ func TestMain(m *testing.M) {
 			unix.CloseOnExec(fd)
 		}
 	}
+	if os.Getenv(insideVariable) != "" {
+		found, err := Outside([]int{os.Getpid()}, nil)
+		fmt.Println(checkpoint.Admit(nil, found, nil), err)
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
+}
+
+// insideVariable has this program print what leads out of itself.
+const insideVariable = "LGPU_TEST_OUTSIDE"
+
+// TestSession: a session that began outside of the PID namespace is found, which CRIU would refuse when all else is done.
+func TestSession(t *testing.T) {
+	installed(t) // there the kernel lets this program make namespaces
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		args  []string
+		found bool
+	}{
+		{"inherited", []string{self}, true},
+		{"of its own", []string{"setsid", self}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inside := exec.Command("unshare", append([]string{"--pid", "--fork", "--mount-proc"}, c.args...)...)
+			inside.Env = append(os.Environ(), insideVariable+"=1")
+			out, err := inside.CombinedOutput()
+			if err != nil || strings.Contains(string(out), "is in a session that began outside") != c.found {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
 }
 
 // adopt makes what loses its parent a child of this process until the test ends: not every machine has a first process that

@@ -76,6 +76,11 @@ func (o *outside) look(pid int) error {
 			return nil // all of the rest would be seen from outside
 		}
 	}
+	if session, err := unix.Getsid(pid); err != nil {
+		return err
+	} else if session == 0 {
+		o.add(pid, checkpoint.Session, "")
+	}
 	if tracer := statusNumber(pid, "TracerPid"); tracer != 0 {
 		o.add(pid, checkpoint.Traced, fmt.Sprintf("%d, %s", tracer, called(tracer)))
 	}

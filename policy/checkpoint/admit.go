@@ -24,6 +24,7 @@ const (
 	OpenFile  // a file, pipe or socket whose other end is not the program's
 	Contained // in a mount namespace that lgpu has made
 	Namespace // in a namespace of another kind
+	Session   // begun outside of the PID namespace
 	Traced    // by a debugger
 	hindrances
 )
@@ -40,6 +41,7 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	OpenFile:       {"has a file, pipe or socket that leads out of it", "close it"},
 	Contained:      {"is contained, in a mount namespace of its own", "start it with lgpu run --contain=off"},
 	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
+	Session:        {"is in a session that began outside of its PID namespace", "start it with: setsid lgpu run"},
 	Traced:         {"is traced by another process", "end that, such as a debugger"},
 }
 

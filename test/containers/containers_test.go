@@ -290,7 +290,7 @@ func TestRefused(t *testing.T) {
 		{"old glibc", "root", old, 0, nil, "the image has glibc 2.12, and libcuda.so.1 needs 2."},
 		{"no libc", "root", bare, 0, nil, "the image has no C library"},
 		{"two lgpus", "root", plain, 0, []string{"--device", "lgpu.io/lgpu=hers"}, "a container can be in one lgpu"},
-		{"another's lgpu", "root", plain, userID, nil, "user 61000 may not"},
+		{"another's lgpu", "root", plain, userID, nil, "user " + userName + " may not"},
 		{"no such lgpu", "absent", plain, 0, nil, "lgpu.io/lgpu=absent"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
