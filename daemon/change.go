@@ -178,6 +178,8 @@ func (c *change) admit(next lifecycle.Machine) error {
 // withdraw takes the lgpu from tenants, unless it has clients. What it used is counted from then on as used before.
 func (c *change) withdraw(next lifecycle.Machine) error {
 	id := c.l.record.ID
+	c.leaving(true) // a process that comes meanwhile waits for the end of this
+	defer c.leaving(false)
 	used, unknown := c.daemon.tenants.Usage(id)
 	err := c.daemon.tenants.RemoveLGPU(id)
 	switch {
@@ -199,6 +201,13 @@ func (c *change) withdraw(next lifecycle.Machine) error {
 	c.daemon.bounds.forget(id)
 	c.withoutBudgets()
 	return nil
+}
+
+// leaving notes whether the lgpu is being taken from tenants.
+func (c *change) leaving(is bool) {
+	c.daemon.lgpus.mu.Lock()
+	defer c.daemon.lgpus.mu.Unlock()
+	c.l.leaving = is
 }
 
 // withoutBudgets takes back the budgets of groups that were for this lgpu alone. Called with pushing held.

@@ -35,7 +35,8 @@ type fakeTenants struct {
 	clients []tenant.Client
 	usage   map[uint64]region.State
 	budgets []tenant.Budget
-	denies  error // of AddLGPU
+	denies  error           // of AddLGPU
+	removed func(id uint64) // is told of each that RemoveLGPU has removed, before that returns; nil for nobody
 }
 
 func newFakeTenants(c tenant.Config) *fakeTenants {
@@ -70,18 +71,26 @@ func (f *fakeTenants) AddLGPU(l tenant.LGPU) error {
 }
 
 func (f *fakeTenants) RemoveLGPU(id uint64) error {
+	removed, err := f.remove(id)
+	if err == nil && removed != nil {
+		removed(id)
+	}
+	return err
+}
+
+func (f *fakeTenants) remove(id uint64) (removed func(id uint64), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, exists := f.lgpus[id]; !exists {
-		return tenant.ErrUnknown
+		return nil, tenant.ErrUnknown
 	}
 	for _, c := range f.clients {
 		if c.LGPU == id {
-			return tenant.ErrInUse
+			return nil, tenant.ErrInUse
 		}
 	}
 	delete(f.lgpus, id)
-	return nil
+	return f.removed, nil
 }
 
 func (f *fakeTenants) SetLimits(id uint64, l tenant.Limits) error {

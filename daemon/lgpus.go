@@ -44,6 +44,7 @@ type lgpu struct {
 	machine   lifecycle.Machine  // guarded by lgpus.mu
 	launchers map[*launcher]bool // guarded by lgpus.mu
 	until     time.Time          // guarded by lgpus.mu: when the machine's Expected ends
+	leaving   bool               // guarded by lgpus.mu: it is being taken from tenants, unless it has clients
 
 	saved    bool        // guarded by lgpus.life; there is a record of it on disk
 	timer    *time.Timer // guarded by lgpus.life; runs until then
@@ -122,7 +123,7 @@ func (g *lgpus) ready(id uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.byID[id]
-	return l != nil && l.machine.State.Ready() && l.machine.Has&lifecycle.Tenants != 0
+	return l != nil && l.machine.State.Ready() && l.machine.Has&lifecycle.Tenants != 0 && !l.leaving
 }
 
 // inUse reports whether any lgpu is in use, or about to be.

@@ -275,3 +275,41 @@ func TestCreateIsOneWrite(t *testing.T) {
 		t.Errorf("a crash leaves of the lgpu %+v", saved)
 	}
 }
+
+// A process that comes while an lgpu is being left by its last user is let in when that is done: never told in between that
+// there is an lgpu, of which the tenants' server knows nothing any more.
+func TestComesAsAnotherLeaves(t *testing.T) {
+	r := start(t, Config{})
+	kept, err := r.Create(t.Context(), CreateSpec{Path: "/kept"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Tree().Write("/kept", "cgroup.path", "/pod"); err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan error, 1)
+	resolve := func() {
+		_, err := r.resolver.Resolve(tenant.Evidence{Cgroups: []tenant.Cgroup{{Path: "/pod"}}})
+		came <- err
+	}
+	r.tenants.mu.Lock()
+	r.tenants.removed = func(id uint64) {
+		r.tenants.mu.Lock()
+		r.tenants.removed = nil
+		r.tenants.mu.Unlock()
+		go resolve()
+		select {
+		case err := <-came:
+			t.Errorf("let into lgpu %d, which is on its way out: %v", id, err)
+			came <- err
+		case <-time.After(20 * time.Millisecond): // it waits
+		}
+	}
+	r.tenants.mu.Unlock()
+	if err := r.holds(t, AttachSpec{Path: "/kept"}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-came; err != nil || !r.lgpus.ready(kept.ID) {
+		t.Errorf("%v, %s", err, r.state(kept.ID))
+	}
+}
