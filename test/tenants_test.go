@@ -102,7 +102,8 @@ func (p *place) command(name string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Env = p.env
-	// Its own session, too: CRIU dumps no program whose session began outside of the PID namespace that the test runs in.
+	// Its own session, too: CRIU dumps no program in a session that the PID namespace does not know,
+	// which is that of the test where the first process started it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // insideVariable has this program print what leads out of itself.
 const insideVariable = "LGPU_TEST_OUTSIDE"
 
-// TestSession: a session that began outside of the PID namespace is found, which CRIU would refuse when all else is done.
+// TestSession: a session that the PID namespace does not know is found, which CRIU would refuse when all else is done.
 func TestSession(t *testing.T) {
 	installed(t) // there the kernel lets this program make namespaces
 	self, err := os.Executable()
@@ -62,7 +62,7 @@ func TestSession(t *testing.T) {
 			inside := exec.Command("unshare", append([]string{"--pid", "--fork", "--mount-proc"}, c.args...)...)
 			inside.Env = append(os.Environ(), insideVariable+"=1")
 			out, err := inside.CombinedOutput()
-			if err != nil || strings.Contains(string(out), "is in a session that began outside") != c.found {
+			if err != nil || strings.Contains(string(out), "is in a session that its") != c.found {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})

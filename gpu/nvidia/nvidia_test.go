@@ -156,6 +156,9 @@ func TestEnergy(t *testing.T) {
 
 // The management library of testdata has no driver below it, so nobody can meter its devices; each error says why.
 func TestNoMeter(t *testing.T) {
+	if inNamespace() {
+		t.Skip("in a PID namespace of its own nobody can meter a device, whatever the driver")
+	}
 	i := openFake(t)
 	devices, err := i.Devices()
 	if err != nil {

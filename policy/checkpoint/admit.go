@@ -24,7 +24,7 @@ const (
 	OpenFile  // a file, pipe or socket whose other end is not the program's
 	Contained // in a mount namespace that lgpu has made
 	Namespace // in a namespace of another kind
-	Session   // begun outside of the PID namespace
+	Session   // of which the PID namespace knows nothing
 	Traced    // by a debugger
 	hindrances
 )
@@ -41,7 +41,7 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	OpenFile:       {"has a file, pipe or socket that leads out of it", "close it"},
 	Contained:      {"is contained, in a mount namespace of its own", "start it with lgpu run --contain=off"},
 	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
-	Session:        {"is in a session that began outside of its PID namespace", "start it with: setsid lgpu run"},
+	Session:        {"is in a session that its PID namespace does not know", "start it with: setsid lgpu run"},
 	Traced:         {"is traced by another process", "end that, such as a debugger"},
 }
 

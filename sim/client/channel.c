@@ -47,10 +47,10 @@ static int service_started;
 static pthread_mutex_t park_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t park_change = PTHREAD_COND_INITIALIZER;
 static enum { AT_WORK, PARKING, WAITING } service_is; // by park_lock
-static __thread struct simc_channel *mine;
-static __thread int pending_fd = -1; // to go with the thread's next call
+static SIMC_THREAD struct simc_channel *mine;
+static SIMC_THREAD int pending_fd = -1; // to go with the thread's next call
 
-__thread struct simc_tls simc_tls;
+SIMC_THREAD struct simc_tls simc_tls;
 
 static uint64_t *word64(struct simc_channel *ch, size_t off)
 {

@@ -14,7 +14,10 @@
 
 struct simc_channel;
 
-enum { SIMC_STACK = 256 };
+// What is a thread's own is at a fixed distance from its thread pointer, and small, for every loader has little room of that
+// kind. The other kind the loader allocates when a thread first uses it: in a namespace of dlmopen by the malloc of the
+// program's own libc, which takes no lock as long as it knows of one thread, and it does not know of this library's.
+#define SIMC_THREAD __thread __attribute__((tls_model("initial-exec")))
 
 // What belongs to the calling thread: the stack of current contexts, and how default streams are meant.
 struct simc_tls {
@@ -22,10 +25,11 @@ struct simc_tls {
 	int own;         // a thread of the library: no gate holds it
 	unsigned passes; // calls that it is in, one inside the other (gate.h)
 	unsigned depth;
-	CUcontext stack[SIMC_STACK];
+	int ending; // the thread ends
+	CUcontext *stack;
 };
 
-extern __thread struct simc_tls simc_tls;
+extern SIMC_THREAD struct simc_tls simc_tls;
 
 static inline CUcontext simc_current(void)
 {

@@ -72,9 +72,43 @@ static CUcontext primary_of(CUdevice dev, CUcontext *primaries)
 
 static CUcontext primaries[64]; // by device, guarded by lock
 
+enum { STACK = 256 }; // contexts that a thread can push
+
+static pthread_key_t stack_key;
+static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
+
+// A thread ends, and its stack with it, one round later than all else that goes with threads: that may still be used, or freed,
+// in a context.
+static void free_stack(void *stack)
+{
+	if (!simc_tls.ending) {
+		simc_tls.ending = 1;
+		pthread_setspecific(stack_key, stack);
+		return;
+	}
+	simc_tls.stack = NULL;
+	simc_tls.depth = 0;
+	simc_tls.ending = 0;
+	free(stack);
+}
+
+static void make_stack_key(void) { pthread_key_create(&stack_key, free_stack); }
+
+// Whether one context more can be pushed.
+static int has_room(void)
+{
+	if (!simc_tls.stack) {
+		pthread_once(&stack_once, make_stack_key);
+		if ((simc_tls.stack = malloc(STACK * sizeof *simc_tls.stack)) == NULL)
+			return 0;
+		pthread_setspecific(stack_key, simc_tls.stack);
+	}
+	return simc_tls.depth < STACK;
+}
+
 static CUresult push(CUcontext ctx)
 {
-	if (simc_tls.depth == SIMC_STACK)
+	if (!has_room())
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	simc_tls.stack[simc_tls.depth++] = ctx;
 	return CUDA_SUCCESS;
@@ -133,7 +167,7 @@ CUresult simc_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (simc_tls.depth == SIMC_STACK)
+	if (!has_room())
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if ((r = simc_start_service()) != CUDA_SUCCESS)
 		return r;

@@ -66,7 +66,8 @@ func build(dir string) error {
 	lgpu.Env = append(os.Environ(), "CGO_ENABLED=0")
 	for _, c := range []*exec.Cmd{
 		lgpu, compile("grab", "grab.c", "-ldl"), compile("linked", "linked.c", libcuda), compile("launch", "launch.c", "-static"),
-		compile("plugin.so", "plugin.c", "-shared", "-fPIC", libcuda), compile("setuid", "grab.c", "-ldl"),
+		compile("plugin.so", "plugin.c", "-shared", "-fPIC", libcuda), compile("namespace", "namespace.c", "-ldl"),
+		compile("setuid", "grab.c", "-ldl"),
 	} {
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%s", strings.Join(c.Args, " "), err, out)
@@ -201,6 +202,17 @@ func TestBounded(t *testing.T) {
 					t.Errorf("%v\n%s", err, out)
 				}
 			})
+		}
+	})
+}
+
+// TestNamespace: in a namespace of the loader of their own, the libraries' threads leave the malloc of the program's libc alone.
+func TestNamespace(t *testing.T) {
+	users(t, func(t *testing.T, p *place) {
+		p.permitted(t)
+		out, err := p.lgpu("on", filepath.Join(bin, "namespace")).CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(out), "others: 0\n") {
+			t.Errorf("%v\n%s", err, out)
 		}
 	})
 }
