@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/creack/pty"
 )
 
 func TestFrame(t *testing.T) {
@@ -39,22 +39,11 @@ func TestMeasure(t *testing.T) {
 // terminal returns both ends of one.
 func terminal(t *testing.T) (user, program *os.File) {
 	t.Helper()
-	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	user, program, err := pty.Open()
 	if err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(func() { user.Close() })
-	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { program.Close() })
+	t.Cleanup(func() { user.Close(); program.Close() })
 	return user, program
 }
 

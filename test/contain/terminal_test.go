@@ -2,7 +2,6 @@ package contain
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/creack/pty"
 )
 
 // terminal is an interactive shell on a terminal of its own.
@@ -23,27 +22,14 @@ type terminal struct {
 // interact starts a shell of the place's user, whose prompt is "out> ", with $run.
 func (p *place) interact(t *testing.T, contain string) *terminal {
 	t.Helper()
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	f, tty, err := pty.Open()
 	if err != nil {
 		t.Skip("no terminals here: ", err)
 	}
-	f := os.NewFile(uintptr(fd), "ptmx")
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := fmt.Sprintf("/dev/pts/%d", number)
-	if err := os.Chown(name, p.uid, -1); err != nil {
-		t.Fatal(err)
-	}
-	tty, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer tty.Close()
+	if err := tty.Chown(p.uid, -1); err != nil {
+		t.Fatal(err)
+	}
 	c := p.command()
 	c.Path, c.Args = "/bin/bash", []string{"bash", "--norc", "-i"}
 	c.Stdin, c.Stdout, c.Stderr = tty, tty, tty
