@@ -16,7 +16,7 @@ const bigBlock = 64 << 20
 // or starts from there. A second image has what has changed; it is charged once, and has its memory back when it needs it.
 func TestCheckpointOvercommit(t *testing.T) {
 	p, folder := imagePlace(t)
-	c := p.holding("kept", 1, bigBlock, "--contain=off", "--overcommit", "--memory", "400MiB")
+	c := p.holding("kept", 1, bigBlock, "--overcommit", "--memory", "400MiB")
 	c.expect("stepped 3", "step 3")
 	before := p.ps()[0]
 	a := p.checkpoint("kept", filepath.Join(folder, "a"))
@@ -57,7 +57,7 @@ func TestCheckpointReplicas(t *testing.T) {
 	p, folder := imagePlace(t)
 	var all []imaged
 	for _, name := range []string{"one", "two"} {
-		c := p.small(name, "--contain=off", "--overcommit")
+		c := p.small(name, "--overcommit")
 		all = append(all, p.checkpoint(name, filepath.Join(folder, name), "--stop"))
 		p.gone(c, "/"+name)
 	}
@@ -70,7 +70,7 @@ func TestCheckpointReplicas(t *testing.T) {
 // restored.
 func TestRestoreDamaged(t *testing.T) {
 	p, folder := imagePlace(t)
-	c := p.small("kept", "--contain=off", "--overcommit")
+	c := p.small("kept", "--overcommit")
 	image := filepath.Join(folder, "a")
 	p.checkpoint("kept", image, "--stop")
 	p.gone(c, "/kept")
@@ -111,7 +111,7 @@ func TestRestoreDamaged(t *testing.T) {
 // A released program whose memory lies in files outlives the daemon: it brings them to the next one.
 func TestReleasedFilesOutliveTheDaemon(t *testing.T) {
 	p := newPlace(t)
-	c := p.small("kept", "--contain=off", "--overcommit")
+	c := p.small("kept", "--overcommit")
 	c.expect("stepped 3", "step 3")
 	p.must("suspend", "--release", "kept")
 	pid := p.daemon().Daemon.GetPid()

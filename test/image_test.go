@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/checkpoint/criu"
+	"github.com/lgpu/lgpu/internal/contain"
 )
 
 // strictCRIU is the variable with which a test of images fails that cannot be made, rather than be left out.
@@ -131,7 +132,7 @@ func (p *place) gone(c *tenant, path string) {
 // one's streams, signals and exit status, and is charged for what it holds.
 func TestCheckpointAndRestore(t *testing.T) {
 	p, folder := imagePlace(t)
-	c := p.small("kept", "--contain=off", "--memory", "400MiB", "--compute", "50")
+	c := p.small("kept", "--memory", "400MiB", "--compute", "50")
 	c.expect("stepped 3", "step 3")
 	before := p.ps()[0]
 	image := filepath.Join(folder, "a")
@@ -148,6 +149,9 @@ func TestCheckpointAndRestore(t *testing.T) {
 		if now.Name != "kept" || now.Devices[0].Memory.Used != before.Devices[0].Memory.Used || *now.Devices[0].Memory.Max != 400<<20 ||
 			*now.Devices[0].Compute.Max != 50 || len(now.Processes) != 1 || now.Processes[0].PID != before.Processes[0].PID {
 			t.Errorf("restored it is %+v, before it was %+v", now, before)
+		}
+		if in, err := contain.Of(int(now.Processes[0].PID)); in == nil || err != nil {
+			t.Errorf("restored it is not contained: %v", err)
 		}
 		r.expect("stepped 2", "step 2")
 		r.expect("intact after 5 steps", "check")
@@ -204,7 +208,7 @@ func TestCheckpointTree(t *testing.T) {
 func checkpointTree(t *testing.T, overcommit string) {
 	p, folder := imagePlace(t)
 	const shape = "--sim=2x1GiB,sms=4,context=16MiB"
-	c := p.start("lgpu", "run", shape, "--device", "0", "--name", "kept", "--contain=off", overcommit, "--",
+	c := p.start("lgpu", "run", shape, "--device", "0", "--name", "kept", overcommit, "--",
 		"sh", "-c", `tide "$0" "$1"; exit 7`, linear, control)
 	c.until("ready")
 	c.expect("hold CUDA_SUCCESS", "hold %d %d", smallCount, smallBlock)
@@ -234,7 +238,7 @@ func checkpointTree(t *testing.T, overcommit string) {
 // Where the device or the lgpu has no room, a program is not restored, by name; when there is room it is.
 func TestRestoreWithoutRoom(t *testing.T) {
 	p, folder := imagePlace(t)
-	c := p.held("kept", "--contain=off")
+	c := p.held("kept")
 	image := filepath.Join(folder, "a")
 	p.checkpoint("kept", image, "--stop")
 	p.gone(c, "/kept")
@@ -279,8 +283,9 @@ func TestCheckpointRefused(t *testing.T) {
 	if out, err := p.command("unshare", "--mount", "true").CombinedOutput(); err != nil {
 		t.Fatalf("unshare: %v, %s", err, out)
 	}
-	contained := p.small("contained", "--contain=on")
-	refuse("contained", "is contained, in a mount namespace of its own", 2)
+	contained := p.start("lgpu", "run", tideShape, "--name", "contained", "--", "unshare", "--mount", "tide", linear, control)
+	contained.until("ready")
+	refuse("contained", "is in a mount namespace of its own", 2)
 	contained.expect("intact after 0 steps", "check")
 	contained.end()
 	pipe := p.start("lgpu", "run", tideShape, "--name", "pipe", "--contain=off", "--", "sh", "-c", `exec tide "$0" "$1" 9>"$2"`, linear, control, p.fifo())

@@ -92,13 +92,13 @@ func Installed(ctx context.Context) (Program, error) {
 
 // Version asks for the version.
 func (p Program) Version(ctx context.Context) (Version, error) {
-	a, err := p.ask(ctx, "version", requestVersion, plain())
+	a, err := p.ask(ctx, "version", requestVersion, plain(), place{})
 	return a.version, err
 }
 
 // Features asks what CRIU can do with this kernel. It needs the rights of root.
 func (p Program) Features(ctx context.Context) (Features, error) {
-	a, err := p.ask(ctx, "features", requestFeatures, plain())
+	a, err := p.ask(ctx, "features", requestFeatures, plain(), place{})
 	return a.features, err
 }
 
@@ -179,8 +179,8 @@ const maxAnswer = 64 << 10
 // firstInherited is the number of the first of a command's extra files.
 const firstInherited = 3
 
-// ask starts CRIU, sends it a request and returns its answer. Files become descriptors from firstInherited+1 on.
-func (p Program) ask(ctx context.Context, action string, kind int64, options message, files ...*os.File) (answer, error) {
+// ask starts CRIU in a place, sends it a request and returns its answer. Files become descriptors from firstInherited+1 on.
+func (p Program) ask(ctx context.Context, action string, kind int64, options message, at place, files ...*os.File) (answer, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return answer{}, fmt.Errorf("criu %s: make a socket: %w", action, err)
@@ -208,8 +208,11 @@ func (p Program) ask(ctx context.Context, action string, kind int64, options mes
 	}
 	var said tail
 	c.Stderr = &said
+	if at.terminal != nil {
+		c.Stdin = at.terminal
+	}
 	c.ExtraFiles = append([]*os.File{its}, files...)
-	err = c.Start()
+	err = at.start(c)
 	if err := errors.Join(err, its.Close()); err != nil {
 		return answer{}, fmt.Errorf("criu %s: start %s: %w", action, p.Path, err)
 	}

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if os.Getenv(insideVariable) != "" {
-		found, err := Outside([]int{os.Getpid()}, nil)
+		found, err := Outside([]int{os.Getpid()}, nil, false)
 		fmt.Println(checkpoint.Admit(nil, found, nil), err)
 		os.Exit(0)
 	}
@@ -210,7 +210,7 @@ func count(t *testing.T, in *os.File, out *bufio.Reader, n int, word string) {
 // keys are the streams of a process by number.
 func keys(t *testing.T, pid int) map[int]Stream {
 	t.Helper()
-	streams, err := Streams(pid)
+	streams, err := Streams(pid, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -532,19 +532,19 @@ func TestStream(t *testing.T) {
 		st   unix.Stat_t
 		want Stream
 	}{
-		{"pipe:[12]", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{0, "pipe", "pipe:[12]", ""}},
-		{"/tmp/fifo", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{0, "pipe", "tmp/fifo", ""}},
-		{"/tmp/out", unix.Stat_t{Mode: unix.S_IFREG}, Stream{0, "file", "tmp/out", ""}},
-		{"/dev/null", unix.Stat_t{Mode: unix.S_IFCHR, Rdev: unix.Mkdev(1, 3)}, Stream{0, "device", "", ""}},
-		{"/dev/pts/1", unix.Stat_t{Mode: unix.S_IFCHR, Rdev: unix.Mkdev(136, 1), Dev: 0x17}, Stream{0, "terminal", "tty[8801:17]", "tty[8801:17]"}},
-		{"socket:[1]", unix.Stat_t{Mode: unix.S_IFSOCK}, Stream{0, "socket", "", ""}},
-		{"/", unix.Stat_t{Mode: unix.S_IFDIR}, Stream{0, "other", "", ""}},
+		{"pipe:[12]", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{Kind: "pipe", Key: "pipe:[12]"}},
+		{"/tmp/fifo", unix.Stat_t{Mode: unix.S_IFIFO, Ino: 12}, Stream{Kind: "pipe", Key: "tmp/fifo"}},
+		{"/tmp/out", unix.Stat_t{Mode: unix.S_IFREG}, Stream{Kind: "file", Key: "tmp/out"}},
+		{"/dev/null", unix.Stat_t{Mode: unix.S_IFCHR, Rdev: unix.Mkdev(1, 3)}, Stream{Kind: "device", Path: "/dev/null"}},
+		{"/dev/pts/1", unix.Stat_t{Mode: unix.S_IFCHR, Rdev: unix.Mkdev(136, 1), Dev: 0x17}, Stream{Kind: "terminal"}},
+		{"socket:[1]", unix.Stat_t{Mode: unix.S_IFSOCK}, Stream{Kind: "socket"}},
+		{"/", unix.Stat_t{Mode: unix.S_IFDIR}, Stream{Kind: "other"}},
 	} {
 		if got := stream(0, c.name, &c.st); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
-	if _, err := Streams(1 << 30); err == nil {
+	if _, err := Streams(1<<30, 0); err == nil {
 		t.Error("a process that is not there has streams")
 	}
 	all := External([]Stream{{External: "a"}, {}, {External: "b"}})

@@ -2,8 +2,10 @@ package criu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +29,8 @@ type Dump struct {
 	External []string
 	// Terminal says that its session is another's: that it is a job of a shell, or of lgpu run.
 	Terminal bool
+	// Mounts is a process in whose mount namespace CRIU works, as all of the tree does; 0: in that of this one.
+	Mounts int
 	// Hold stays open as long as CRIU runs, even where this process ends before. May be nil.
 	Hold *os.File
 }
@@ -63,7 +67,7 @@ func (p Program) Dump(ctx context.Context, d Dump) error {
 	if d.Hold != nil {
 		hold = append(hold, d.Hold)
 	}
-	_, err = p.ask(ctx, "dump", requestDump, o, hold...)
+	_, err = p.ask(ctx, "dump", requestDump, o, place{mounts: d.Mounts}, hold...)
 	if err := logged(err, d.Dir); err != nil {
 		return fmt.Errorf("dump process %d: %w", d.PID, err)
 	}
@@ -78,14 +82,32 @@ type Stream struct {
 	FD   int
 	Kind string // "pipe", "file", "terminal", "socket" …
 	// Key is what the stream is called in Restore.Inherit; two that are the same have the same. Empty: it cannot be given again,
-	// or need not, such as /dev/null.
+	// or need not, such as /dev/null; and for a terminal, in whose place Restore.TTY is.
 	Key string
 	// External is for Dump.External; empty for what need not be named.
 	External string
+	// Path is that of what whoever restores opens anew: a device other than a terminal, or a file that is no standard stream.
+	Path string
+	// Flags and Offset are as it was opened (open(2)), and where it was, bytes; of what is no standard stream.
+	Flags  int
+	Offset int64
 }
 
-// Streams looks at the standard streams of a process, those that are open.
-func Streams(pid int) ([]Stream, error) {
+// Streams looks at the standard streams of a process, those that are open. What is none of its launcher's it has opened itself,
+// and has no Key: a shell that reads from a file goes on with the file. Without a launcher, 0, all are taken for its.
+func Streams(pid, launcher int) ([]Stream, error) {
+	type file struct{ device, inode uint64 }
+	theirs := map[file]bool{}
+	for fd := range 3 {
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", launcher, fd), &st) == nil { // it need not be open
+			theirs[file{st.Dev, st.Ino}] = true
+		}
+	}
+	mounts, err := mountsOf(pid)
+	if err != nil {
+		return nil, fmt.Errorf("streams of process %d: %w", pid, err)
+	}
 	var all []Stream
 	for fd := range 3 {
 		path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)
@@ -99,12 +121,104 @@ func Streams(pid int) ([]Stream, error) {
 		if err := unix.Stat(path, &st); err != nil {
 			return nil, fmt.Errorf("streams of process %d: %w", pid, err)
 		}
-		all = append(all, stream(fd, name, &st))
+		s := stream(fd, name, &st)
+		if launcher != 0 && !theirs[file{st.Dev, st.Ino}] {
+			s.Key = ""
+			all = append(all, s)
+			continue
+		}
+		if mount := descriptorNumber(pid, fd, "mnt_id", 10); name[0] == '/' && s.Kind != KindTerminal && !mounts[mount] {
+			s.External = externalFile(mount, &st)
+			s.Key = s.External[1:]
+		}
+		all = append(all, s)
 	}
 	return all, nil
 }
 
-// ptsMajors are the numbers of devices that are terminals of programs, such as those of ssh.
+// Inherited are files of processes, beside streams, that were opened in another mount namespace than theirs, as what a contained
+// program has from its launcher. They can be opened anew by their paths. Others of that kind, such as files that have been
+// deleted, are left to Outside.
+func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
+	given := map[string]bool{}
+	for _, s := range streams {
+		given[s.Key] = s.Key != ""
+	}
+	for _, pid := range processes {
+		mounts, err := mountsOf(pid)
+		var fds []int
+		if err == nil {
+			fds, err = descriptors(pid)
+		}
+		if err != nil && alive(pid) {
+			return nil, fmt.Errorf("files of process %d: %w", pid, err)
+		}
+		for _, fd := range fds {
+			path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)
+			var st, named unix.Stat_t
+			name, err := os.Readlink(path)
+			mount := descriptorNumber(pid, fd, "mnt_id", 10)
+			if err != nil || name[0] != '/' || mounts[mount] || unix.Stat(path, &st) != nil {
+				continue
+			}
+			s, external := stream(fd, name, &st), externalFile(mount, &st)
+			if s.Key = external[1:]; s.Kind == KindTerminal || given[s.Key] || unix.Stat(name, &named) != nil || named.Dev != st.Dev || named.Ino != st.Ino {
+				continue
+			}
+			given[s.Key] = true
+			s.External, s.Path = external, name
+			s.Flags, s.Offset = flagsOf(pid, fd), int64(descriptorNumber(pid, fd, "pos", 10))
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// descriptors are the numbers of what a process has open.
+func descriptors(pid int) (all []int, err error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil {
+			all = append(all, fd)
+		}
+	}
+	return all, err
+}
+
+// Open opens what Path names, as it was.
+func (s Stream) Open() (*os.File, error) {
+	if s.Flags == 0 && s.Kind == "device" { // a standard stream
+		return os.OpenFile(s.Path, os.O_RDWR, 0)
+	}
+	// With O_NONBLOCK a pipe of which the other end is not open does not hold this up.
+	const once = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_PATH | unix.O_TMPFILE
+	f, err := os.OpenFile(s.Path, s.Flags&^once|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if s.Flags&unix.O_NONBLOCK == 0 {
+		err = unix.SetNonblock(int(f.Fd()), false)
+	}
+	if s.Kind == "file" && err == nil {
+		_, err = f.Seek(s.Offset, 0)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// externalFile is what CRIU calls a file that it is to know nothing more of. In an image it has the same name without the first
+// letter, as files have theirs without the first slash: what is given in its place under that name is taken as it is, and under
+// the other it is opened anew, at the same offset, and must be as long.
+func externalFile(mount int, st *unix.Stat_t) string {
+	return fmt.Sprintf("file[%x:%x]", mount, st.Ino)
+}
+
+// KindTerminal is the Stream.Kind of a terminal.
+const KindTerminal = "terminal"
+
+// These are the first and last numbers of devices that are terminals of programs, such as those of ssh.
 const firstPTS, lastPTS = 136, 143
 
 // stream says what a descriptor is that the kernel shows as name.
@@ -122,8 +236,9 @@ func stream(fd int, name string, st *unix.Stat_t) Stream {
 	case unix.S_IFCHR:
 		s.Kind = "device"
 		if major >= firstPTS && major <= lastPTS {
-			s.Kind, s.Key = "terminal", fmt.Sprintf("tty[%x:%x]", st.Rdev, st.Dev)
-			s.External = s.Key
+			s.Kind = KindTerminal
+		} else {
+			s.Path = name
 		}
 	case unix.S_IFSOCK:
 		s.Kind = "socket"

@@ -13,19 +13,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/policy/checkpoint"
 )
 
 // Outside looks for what a program has that leads out of it, and that CRIU would not write, or not bring back as it was:
-// processes are all of it, and streams what it is given again. What CRIU names itself, such as sockets to other processes, is
-// left to it. A process that has just ended has nothing.
-func Outside(processes []int, streams []Stream) ([]checkpoint.Found, error) {
-	o := &outside{given: map[string]bool{}, ends: map[string]*pipe{}}
+// processes are all of it, and streams what it is given again. With contained, they may all be in the mount namespace of the
+// first, which whoever restores them makes anew. What CRIU names itself, such as sockets to other processes, is left to it. A
+// process that has just ended has nothing.
+func Outside(processes []int, streams []Stream, contained bool) ([]checkpoint.Found, error) {
+	o := &outside{given: map[string]bool{}, ends: map[string]*pipe{}, like: "self"}
+	if contained {
+		o.like = strconv.Itoa(processes[0])
+	}
 	for _, s := range streams {
 		o.given[s.Key] = s.Key != ""
 	}
 	for _, pid := range processes {
-		if err := o.look(pid); err != nil && leader(pid) == pid {
+		if err := o.look(pid); err != nil && alive(pid) {
 			return nil, fmt.Errorf("look at process %d: %w", pid, err)
 		}
 	}
@@ -39,6 +44,7 @@ func Outside(processes []int, streams []Stream) ([]checkpoint.Found, error) {
 
 // outside is what has been found so far.
 type outside struct {
+	like  string          // the process whose mount namespace they must have, as /proc names it
 	given map[string]bool // streams
 	ends  map[string]*pipe
 	pipes []string // those of ends, in their order
@@ -55,7 +61,7 @@ func (o *outside) add(pid int, what checkpoint.Hindrance, name string) {
 	o.found = append(o.found, checkpoint.Found{Process: pid, Hindrance: what, Name: name})
 }
 
-// namespaces are those that a program must share with this process.
+// namespaces are those that a program must share with this process, or of mounts with outside.like.
 var namespaces = []struct {
 	name string
 	what checkpoint.Hindrance
@@ -71,7 +77,11 @@ func (o *outside) look(pid int) error {
 		if err != nil {
 			return err
 		}
-		if own, err := os.Readlink("/proc/self/ns/" + n.name); err != nil || own != its {
+		like := "self"
+		if n.name == "mnt" {
+			like = o.like
+		}
+		if want, err := os.Readlink(filepath.Join("/proc", like, "ns", n.name)); err != nil || want != its {
 			o.add(pid, n.what, n.name)
 			return nil // all of the rest would be seen from outside
 		}
@@ -96,7 +106,7 @@ func (o *outside) look(pid int) error {
 
 // files looks at what a process has open.
 func (o *outside) files(pid int, folder string) error {
-	entries, err := os.ReadDir(filepath.Join(folder, "fd"))
+	fds, err := descriptors(pid)
 	if err != nil {
 		return err
 	}
@@ -104,23 +114,40 @@ func (o *outside) files(pid int, folder string) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		name, err := os.Readlink(filepath.Join(folder, "fd", e.Name()))
+	mounts, err := mountsOf(pid)
+	if err != nil {
+		return err
+	}
+	for _, fd := range fds {
+		name, err := os.Readlink(filepath.Join(folder, "fd", strconv.Itoa(fd)))
 		switch {
 		case err != nil || o.given[name]: // it has just been closed
 		case name == "anon_inode:[io_uring]":
 			o.add(pid, checkpoint.IOURing, fmt.Sprintf("descriptor %d", fd))
 		case strings.HasPrefix(name, "pipe:["):
 			o.pipe(pid, fd, name)
+		case name[0] == '/' && !o.findable(pid, fd, name, mounts):
+			o.add(pid, checkpoint.OpenFile, fmt.Sprintf("%s, descriptor %d", name, fd))
 		case strings.HasPrefix(name, "socket:[") && (connected[name] || fd < 3):
 			o.add(pid, checkpoint.OpenFile, fmt.Sprintf("%s, descriptor %d", name, fd))
 		}
 	}
 	return nil
+}
+
+// Beginnings of the names of files that never had one, in memory (memfd_create(2)) or on a mount that no process has, as are
+// those with what has left devices: CRIU writes the former, and is told of the latter.
+const memoryFile, namelessFile = "/memfd:", "/#"
+
+// findable says whether CRIU finds a file where the process has it, or need not.
+func (o *outside) findable(pid, fd int, name string, mounts map[int]bool) bool {
+	mount := descriptorNumber(pid, fd, "mnt_id", 10)
+	var st unix.Stat_t
+	if mounts[mount] || strings.HasPrefix(name, memoryFile) || strings.HasPrefix(name, namelessFile) ||
+		unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), &st) != nil {
+		return true
+	}
+	return o.given[externalFile(mount, &st)[1:]] || stream(fd, name, &st).Kind == KindTerminal
 }
 
 // pipe notes an end of a pipe.
@@ -138,17 +165,33 @@ func (o *outside) pipe(pid, fd int, name string) {
 
 // flagsOf are those with which a descriptor was opened; 0 if it has been closed.
 func flagsOf(pid, fd int) int {
+	return descriptorNumber(pid, fd, "flags", 8)
+}
+
+// descriptorNumber is a number of a descriptor as /proc says it; 0 if it has been closed.
+func descriptorNumber(pid, fd int, name string, base int) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", pid, fd))
 	if err != nil {
 		return 0
 	}
-	_, after, _ := strings.Cut(string(text), "flags:")
+	_, after, _ := strings.Cut("\n"+string(text), "\n"+name+":")
 	line, _, _ := strings.Cut(after, "\n")
-	flags, err := strconv.ParseInt(strings.TrimSpace(line), 8, 64)
+	n, err := strconv.ParseInt(strings.TrimSpace(line), base, 64)
 	if err != nil {
 		return 0
 	}
-	return int(flags)
+	return int(n)
+}
+
+// mountsOf are the numbers of the mounts that a process has. Those of its files are others where these were opened in another
+// mount namespace, and CRIU knows nothing of them.
+func mountsOf(pid int) (map[int]bool, error) {
+	mounts, err := proc.Mounts(pid)
+	all := map[int]bool{}
+	for _, m := range mounts {
+		all[m.Number] = true
+	}
+	return all, err
 }
 
 // listening is the state of a TCP socket that waits for connections.

@@ -24,6 +24,9 @@ type Restore struct {
 	// --inherit-fd names them.
 	Inherit  map[string]*os.File
 	External []string // as it was in the dump
+	Mounts   int      // a process whose mount namespace the program gets; 0: that of this one
+	Cgroups  []string // files (cgroup.procs, or tasks) of cgroups that the program is in; others than those of this process
+	TTY      *os.File // takes the place of each terminal that the program had; nil if it had none
 	Terminal bool     // its session is that of this process, and its group where that was its session's
 }
 
@@ -60,7 +63,7 @@ func (p Program) Restore(ctx context.Context, r Restore) (*os.Process, error) {
 		one.number(2, int64(firstInherited+len(files)))
 		o.inner(optInheritFD, one)
 	}
-	a, err := p.ask(ctx, "restore", requestRestore, o, files...)
+	a, err := p.ask(ctx, "restore", requestRestore, o, place{r.Mounts, r.Cgroups, r.TTY}, files...)
 	if err != nil {
 		sweep(pids[0])
 	}

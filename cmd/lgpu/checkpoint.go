@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/checkpoint/criu"
 	"github.com/lgpu/lgpu/checkpoint/image"
+	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/proc"
 	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/policy/checkpoint"
 )
@@ -33,7 +36,7 @@ leave their devices as for lgpu suspend --release, CRIU writes them to files,
 and they go on; with --stop they are ended once the image is whole. lgpu restore
 DIR starts the program again where it was, on this machine.
 
-It is for root, and for a program that one lgpu run has started, with
+It is for root, and for a program that one lgpu run has started, as root or with
 --contain=off. Of an lgpu with --overcommit a second image takes only what has
 changed on the devices. What leads out of the program, such as pipes and
 connections to others, is refused by name before anything is done; its standard
@@ -306,11 +309,24 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 	if len(pids) == 0 {
 		return failed(fmt.Errorf("checkpoint %s: the daemon names no process", s.path))
 	}
-	streams, err := criu.Streams(pids[0])
+	var streams []criu.Stream
+	first, err := proc.Live(pids[0])
+	if err == nil {
+		streams, err = criu.Streams(pids[0], first.Parent)
+	}
+	if err == nil {
+		var inherited []criu.Stream
+		inherited, err = criu.Inherited(pids, streams)
+		streams = append(streams, inherited...)
+	}
 	if err != nil {
 		return failed(fmt.Errorf("checkpoint %s: %w", s.path, err))
 	}
-	outside, err := criu.Outside(pids, streams)
+	inside, err := contain.Of(pids[0])
+	if err != nil {
+		return failed(fmt.Errorf("checkpoint %s: %w", s.path, err))
+	}
+	outside, err := criu.Outside(pids, streams, inside != nil)
 	if err == nil {
 		err = checkpoint.Admit(nil, outside, nil)
 	}
@@ -328,7 +344,7 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 	if err != nil {
 		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done"}
 	}
-	p.Streams, s.streams, s.program = streams, streams, p
+	p.Streams, p.Contained, s.streams, s.program = streams, inside, streams, p
 	return nil
 }
 
@@ -346,6 +362,9 @@ func roomFor(folder string, pids []int, devices uint64) (checkpoint.Room, error)
 	room := checkpoint.Room{Of: "the disk of " + folder, Needed: devices}
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+		if errors.Is(err, fs.ErrNotExist) { // it has just ended
+			continue
+		}
 		var size, resident, shared uint64
 		if err == nil {
 			_, err = fmt.Sscan(string(text), &size, &resident, &shared)
@@ -410,9 +429,13 @@ func (s *checkpointStep) dump(ctx context.Context) error {
 	for _, f := range s.program.Files {
 		external = append(external, f.Key)
 	}
-	return s.criu.Dump(ctx, criu.Dump{
+	d := criu.Dump{
 		PID: int(s.found.GetProcesses()[0]), Dir: s.writer.Files(), After: after, External: external, Terminal: true, Hold: hold,
-	})
+	}
+	if s.program.Contained != nil {
+		d.Mounts = d.PID
+	}
+	return s.criu.Dump(ctx, d)
 }
 
 // commit ends the image, with the key of this machine.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/lgpu/lgpu/checkpoint/criu"
 	"github.com/lgpu/lgpu/checkpoint/image"
 	"github.com/lgpu/lgpu/daemon"
+	"github.com/lgpu/lgpu/internal/contain"
 )
 
 // imaged is what lgpu notes in an image of the program that is in it, beside CRIU's files.
@@ -31,6 +33,7 @@ type imaged struct {
 	Socket    string            `json:"socket"`    // by which it reaches the daemon
 	Clients   []int32           `json:"clients"`   // its processes that use devices
 	Streams   []criu.Stream     `json:"streams"`   // its standard streams, those of its first process
+	Contained *contain.Inside   `json:"contained"` // where it was contained; null if it was not
 	Libraries map[string]string `json:"libraries"` // lgpu's and the driver's files that it maps, with their SHA-256
 	Files     []memoryFile      `json:"files"`     // with what has left devices
 
@@ -39,7 +42,7 @@ type imaged struct {
 }
 
 // imagedVersion is the Version that this lgpu writes and reads.
-const imagedVersion = 2
+const imagedVersion = 3
 
 // programWord is the word of an image that has an imaged.
 const programWord = "program"
@@ -92,11 +95,15 @@ func devicesOf(shown *api.Snapshot, sim string) (all []image.Device) {
 // noted are the names of libraries that have to be the same where a program is restored.
 var noted = []string{"liblgpu.so", "libcuda.so.1", "libnvidia-ml.so.1"}
 
-// libraries are those of the noted ones that processes map, and what is in them.
+// libraries are those of the noted ones that processes map, and what is in them, each as its process sees it. A process that has
+// just ended maps none.
 func libraries(pids []int) (map[string]string, error) {
 	all := map[string]string{}
 	for _, pid := range pids {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +116,7 @@ func libraries(pids []int) (map[string]string, error) {
 			if strings.HasSuffix(path, deleted) {
 				err = fmt.Errorf("process %d maps %s: it has been replaced since the program started", pid, strings.TrimSuffix(path, deleted))
 			} else {
-				all[path], err = contents(path)
+				all[path], err = contents(fmt.Sprintf("/proc/%d/root", pid) + path)
 			}
 			if err != nil {
 				break
@@ -125,7 +132,7 @@ func libraries(pids []int) (map[string]string, error) {
 // deleted is what the kernel puts after the name of a file that is mapped and has no name any more.
 const deleted = " (deleted)"
 
-// contents is the SHA-256 of what is in a file.
+// contents is the SHA-256 of what is in a file, without the stamp of a contained library.
 func contents(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // who named it may have named a pipe
 	if err != nil {
@@ -135,8 +142,12 @@ func contents(path string) (string, error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return "", errors.Join(err, fmt.Errorf("%s is no file", path))
 	}
+	text, err := contain.Contents(f)
+	if err != nil {
+		return "", err
+	}
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	if _, err := io.Copy(h, text); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
@@ -168,12 +179,12 @@ func readImaged(i *image.Image) (*imaged, *api.AttachRequest, error) {
 	return p, like, nil
 }
 
-// check says which of the libraries is not as it was.
-func (p *imaged) check() error {
+// check says which of the libraries is not as it was, below the root folder that the program will have.
+func (p *imaged) check(root string) error {
 	for path, want := range p.Libraries {
-		got, err := contents(path)
+		got, err := contents(root + path)
 		if err != nil {
-			return fmt.Errorf("a library that its program maps is missing: %w", err)
+			return fmt.Errorf("a library that its program maps is missing: %s: %w", path, cause(err))
 		}
 		if got != want {
 			return fmt.Errorf("%s is of another version than the one that its program maps", path)

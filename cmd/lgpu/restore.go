@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,8 @@ import (
 	"github.com/lgpu/lgpu/checkpoint/image"
 	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/internal/assets"
+	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/fence"
 	"github.com/lgpu/lgpu/internal/names"
 	"github.com/lgpu/lgpu/internal/progress"
 	"github.com/lgpu/lgpu/policy/checkpoint"
@@ -34,7 +37,8 @@ func restoreCommand() *cobra.Command {
 limits that it had, and wait for its end as lgpu run does: it has the standard
 streams of this command, gets its signals, and gives it its exit status. The
 image stays, and can be restored again when the program has ended: its processes
-have the numbers that they had.
+have the numbers that they had. A program that had a terminal has that of this
+command, or what stands between its input and output where it has none.
 
 An image that this machine did not sign is refused, as it is run as root. So is
 one whose devices are not here, or whose libraries or files have changed. Where
@@ -59,6 +63,8 @@ wrong, 1 if it was not restored.`,
 	f.StringVar(&r.name, "name", "", "`NAME` of the lgpu (default: the one that it had)")
 	f.DurationVar(&r.timeout, "timeout", 10*time.Minute, "give up after this `TIME`")
 	f.BoolVar(&r.phases, "phases", false, "say on standard error how long each phase took")
+	f.BoolVar(&r.inTerminal, inTerminalOption, false, "")
+	_ = f.MarkHidden(inTerminalOption) // it is there
 	keyFlag(c, &r.key)
 	f.BoolVar(&r.unsigned, "allow-unsigned", false, "also accept an image that nobody signed")
 	f.BoolVar(&r.foreign, "allow-foreign", false, "also accept an image that another machine signed")
@@ -73,6 +79,7 @@ type restoring struct {
 	timeout           time.Duration
 	phases            bool
 	unsigned, foreign bool
+	inTerminal        bool
 
 	line *progress.Line
 }
@@ -101,7 +108,10 @@ func (r *restoring) run(c *cobra.Command, dir string) error {
 	defer r.line.Done()
 	s := &restoreStep{restoring: r, criu: program, phases: newPhases()}
 	defer s.close()
-	if err := s.read(c.Context(), dir, trust); err != nil {
+	if err := s.read(c.Context(), dir, trust); errors.Is(err, errTerminal) {
+		r.line.Done()
+		return r.again(c.CalledAs())
+	} else if err != nil {
 		return failed(fmt.Errorf("restore %s: %w", harmless(dir), err))
 	}
 	if err := s.attach(c); err != nil {
@@ -128,10 +138,15 @@ type restoreStep struct {
 	files    string              // CRIU's, checked, in a folder of this process
 	memory   map[string]*os.File // with what had left devices, by what CRIU calls them
 	loaded   atomic.Int64        // bytes of that
+	tty      *os.File            // what the program has in the place of its terminal; nil if it had none
+	opened   []*os.File          // what of the program's is opened anew here
 	program  *imaged
 	like     *api.AttachRequest
 	about    *image.About
 	lgpu     *attached
+	libs     assets.Libraries
+	inside   *contain.Held // nil for a program that was not contained
+	fenced   *fence.Fence
 	conn     *api.Conn
 	replaces map[string]string // devices that take the place of others
 }
@@ -140,6 +155,12 @@ type restoreStep struct {
 func (s *restoreStep) path() string { return s.lgpu.GetPath() }
 
 func (s *restoreStep) close() {
+	if s.inside != nil {
+		s.inside.Close()
+	}
+	if s.fenced != nil {
+		s.fenced.Close()
+	}
 	if s.lgpu != nil {
 		s.lgpu.Close()
 	}
@@ -148,6 +169,9 @@ func (s *restoreStep) close() {
 	}
 	s.remove()
 	closeFiles(s.memory)
+	for _, f := range s.opened {
+		f.Close()
+	}
 	if s.image != nil {
 		s.image.Close() // it has only been read
 	}
@@ -173,11 +197,16 @@ func (s *restoreStep) read(ctx context.Context, dir string, trust image.Trust) (
 	if s.program, s.like, err = readImaged(i); err != nil {
 		return err
 	}
-	if _, err := assets.Install(); err != nil {
+	if err := s.findTTY(); err != nil {
 		return err
 	}
-	if err := s.program.check(); err != nil {
+	if s.libs, err = assets.Install(); err != nil {
 		return err
+	}
+	if s.program.Contained == nil {
+		if err := s.program.check(""); err != nil {
+			return err
+		}
 	}
 	if s.files, err = os.MkdirTemp("", "lgpu-restore-"); err != nil { // for its owner alone
 		return err
@@ -227,8 +256,32 @@ func (s *restoreStep) attach(c *cobra.Command) error {
 	if err := s.match(before, devicesOf(shown, s.like.GetSim())); err != nil {
 		return &exit{status: statusFailed, err: fmt.Errorf("restore: %w", err), hint: "lgpu devices lists those that are here; --device names others"}
 	}
+	if err := s.contain(); err != nil {
+		return &exit{status: statusFailed, err: fmt.Errorf("restore: %w", err)}
+	}
 	s.phases.end("attached")
 	return nil
+}
+
+// contain builds the namespace for a program that was contained.
+func (s *restoreStep) contain() (err error) {
+	if s.program.Contained == nil {
+		return nil
+	}
+	f := containFlag{mode: containAuto, typed: func(string) bool { return false }}
+	var files []string
+	files, s.fenced = f.fenceOff(s.lgpu.Attachment, s.like.GetSim() != "")
+	plan, err := contain.Make(contain.Options{
+		Interposer: s.libs.Interposer, Dir: s.libs.Contained(), Environment: s.program.Contained.Environment,
+		Stamp: s.lgpu.Environment, Hide: files,
+	})
+	if err == nil {
+		s.inside, err = plan.Hold()
+	}
+	if err != nil {
+		return fmt.Errorf("contain the program, as it was: %w", err)
+	}
+	return s.program.check(s.inside.Root())
 }
 
 // match finds out which device takes the place of which: those of the lgpu, in their order, and the others.
@@ -276,14 +329,26 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 		return nil, nil, s.late(ctx, err)
 	}
 	s.line.Set(0, 0, "processes")
-	streams, external := s.streams()
-	process, err := s.criu.Restore(ctx, criu.Restore{Dir: s.files, Inherit: streams, External: external, Terminal: true})
+	streams, external, err := s.streams()
+	if err != nil {
+		return nil, nil, s.late(ctx, failed(fmt.Errorf("restore: %w", err)))
+	}
+	r := criu.Restore{Dir: s.files, Inherit: streams, External: external, TTY: s.tty, Terminal: true}
+	if s.inside != nil {
+		r.Mounts, r.Cgroups = s.inside.PID(), s.fenced.Entries()
+	}
+	process, err := s.criu.Restore(ctx, r)
 	s.remove()
 	if err != nil {
 		return nil, nil, s.late(ctx, failed(err))
 	}
 	s.phases.end("processes")
-	err = ignoreEOF(stream.Send(&api.RestoreRequest{}))
+	if s.inTerminal { // it has the modes now that the program's own terminal had
+		err = errors.Join(plain(s.tty), unix.Close(standInReady))
+	}
+	if err == nil {
+		err = ignoreEOF(stream.Send(&api.RestoreRequest{}))
+	}
 	for err == nil {
 		if reply, err = stream.Recv(); err == nil && reply.GetProgress().GetStage() == "" {
 			s.phases.took(reply.GetProgress())
@@ -330,18 +395,70 @@ func (s *restoreStep) late(ctx context.Context, err error) error {
 	return explain(err)
 }
 
-// streams are those of this process in the place of those that the program had.
-func (s *restoreStep) streams() (inherit map[string]*os.File, external []string) {
+// streams are those of this process in the place of those that the program had, and what else is opened anew for it.
+func (s *restoreStep) streams() (inherit map[string]*os.File, external []string, err error) {
 	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	inherit = map[string]*os.File{}
 	maps.Copy(inherit, s.memory)
 	for _, stream := range s.program.Streams {
-		if stream.Key != "" && stream.FD >= 0 && stream.FD < len(own) && inherit[stream.Key] == nil {
+		switch {
+		case stream.Key == "" || inherit[stream.Key] != nil:
+		case stream.Path != "":
+			if inherit[stream.Key], err = stream.Open(); err != nil {
+				return nil, nil, err
+			}
+			s.opened = append(s.opened, inherit[stream.Key])
+		case stream.FD >= 0 && stream.FD < len(own):
 			inherit[stream.Key] = own[stream.FD]
 		}
 	}
-	return inherit, criu.External(s.program.Streams)
+	return inherit, criu.External(s.program.Streams), nil
 }
+
+// errTerminal: the program had a terminal, and this command has none to give it.
+var errTerminal = errors.New("its program had a terminal")
+
+// findTTY finds what the program gets in the place of its terminal: that of this command, if this one has it wherever the
+// program had it among its standard streams.
+func (s *restoreStep) findTTY() error {
+	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+	for _, stream := range s.program.Streams {
+		if stream.Kind != criu.KindTerminal || stream.FD < 0 || stream.FD >= len(own) {
+			continue
+		}
+		if s.inTerminal {
+			unix.CloseOnExec(standInReady)
+			s.tty = os.Stdin
+			return nil
+		}
+		if s.tty = own[stream.FD]; !isTerminal(s.tty) {
+			return errTerminal
+		}
+	}
+	return nil
+}
+
+// again restores in a session that has a terminal, by another process of this command.
+func (r *restoring) again(name string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return failed(err)
+	}
+	terminal, err := newStandIn(os.Stdin, os.Stdout)
+	if err != nil {
+		return failed(fmt.Errorf("make a terminal for the program: %w", err))
+	}
+	defer terminal.close()
+	argv := slices.Insert(slices.Clone(os.Args), slices.Index(os.Args, name)+1, "--"+inTerminalOption)
+	one := &child{start: terminal.start}
+	if _, err := runPrograms(self, argv, []*child{one}, func(*child) {}); err != nil {
+		return failed(err)
+	}
+	return &exit{status: one.status}
+}
+
+// inTerminalOption is hidden: it says that this command was started by itself, with a terminal as standard input.
+const inTerminalOption = "in-terminal"
 
 // say says how long each phase took.
 func (s *restoreStep) say() {

@@ -6,6 +6,9 @@
 //	started, err := plan.Start(path, argv, attr)  // as os.StartProcess
 //	err = started.Confirm()                       // *Impossible: the kernel does not permit it, and nothing was started
 //
+// Hold builds such a namespace without a program, for processes that are to enter it, as when they are restored from an image.
+// Of finds out from outside what namespace a program has.
+//
 // Make looks and changes nothing that others see. Start starts this executable again (Stage), which builds the namespace
 // and becomes the program: the process id stays. The namespace goes with its last process, so nothing is left behind by
 // a kill.
@@ -36,6 +39,9 @@ var (
 	variables = []string{"LGPU_REAL_LIBCUDA", "LGPU_REAL_LIBNVML"}
 )
 
+// pathVariable says where the loader looks first.
+const pathVariable = "LD_LIBRARY_PATH"
+
 // Options are what Make needs to know.
 type Options struct {
 	// Interposer is the path of liblgpu.so.
@@ -64,10 +70,12 @@ type Plan struct {
 	Real       map[string]string // by the library's name, which file is the driver's
 	Covers     []string          // files that the interposer takes the place of
 	Cache      []byte            // the new /etc/ld.so.cache; nil: as it is
+	Kept       []string          // of Options.Environment, what Make looked at
 	Hide       []string
 	Cgroup     string
 	Late       bool // the kernel does not start processes in a cgroup: the stage enters it
 	Tasks      string
+	Holds      bool // there is no program: the namespace stays as long as standard input is open
 
 	Program   string // its path, its arguments and its environment
 	Args, Env []string
@@ -93,11 +101,16 @@ func Make(o Options) (*Plan, error) {
 	for name, value := range o.Stamp {
 		p.Stamp[name] = value
 	}
+	for _, name := range append([]string{pathVariable}, variables...) {
+		if v := value(o.Environment, name); v != "" {
+			p.Kept = append(p.Kept, name+"="+v)
+		}
+	}
 	kind, err := kindOf(o.Interposer)
 	if err != nil {
 		return nil, err
 	}
-	s := search{kind: kind, path: filepath.SplitList(value(o.Environment, "LD_LIBRARY_PATH")), open: os.Open}
+	s := search{kind: kind, path: filepath.SplitList(value(o.Environment, pathVariable)), open: os.Open}
 	cache, cacheErr := s.readCache(cachePath)
 	covers := map[string]bool{o.Interposer: true} // who still preloads it has it once
 	var missing []string

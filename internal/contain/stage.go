@@ -217,7 +217,12 @@ func Stage() error {
 	if err := p.enter(); err != nil {
 		return errors.Join(err, say(sayBuilt, err.Error()))
 	}
-	if err := say(sayReady, ""); err != nil || p.Program == "" {
+	err = say(sayReady, "")
+	if err == nil && p.Holds {
+		socket.Close() // who started it has all that it waits for
+		_, err = io.Copy(io.Discard, os.Stdin)
+	}
+	if err != nil || p.Program == "" {
 		return err // without who started it, nothing is started
 	}
 	err = unix.Exec(p.Program, p.Args, p.Env)
@@ -263,6 +268,9 @@ func dropCapabilities() error {
 	return nil
 }
 
+// mountSource is what is said to be mounted where the folder in memory is.
+const mountSource = "lgpu"
+
 // build mounts everything, in this process's namespace.
 func (p *Plan) build() error {
 	defer unix.Umask(unix.Umask(0)) // every user of the program reads what is made here
@@ -275,7 +283,7 @@ func (p *Plan) build() error {
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return err
 	}
-	if err := mount("lgpu", p.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=64m"); err != nil {
+	if err := mount(mountSource, p.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=64m"); err != nil {
 		return err
 	}
 	if err := p.place(library); err != nil {
@@ -320,6 +328,13 @@ func (p *Plan) place(library *os.File) error {
 		if err := write("ld.so.cache", p.Cache, 0o644); err != nil {
 			return err
 		}
+	}
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err == nil {
+		err = write(noteFile, []byte(strings.Join(append([]string{own}, p.Kept...), "\x00")), 0o600)
+	}
+	if err != nil {
+		return err
 	}
 	for soname := range p.Real {
 		if err := os.Symlink("liblgpu.so", filepath.Join(p.Dir, soname)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 )
@@ -28,9 +29,24 @@ func stamp(library []byte, values map[string]string) ([]byte, error) {
 	return out, nil
 }
 
-// stampFor returns what a library of some bytes gets in its place for a stamp, and where that is: NAME=VALUE, each ended by
+// Contents reads what is in a file, but for the stamp of an interposer: it is the same for all stamped copies.
+func Contents(f *os.File) (io.Reader, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	size := info.Size()
+	at, blank, err := stampFor(f, size, nil)
+	if err != nil { // it is something else
+		return io.NewSectionReader(f, 0, size), nil
+	}
+	end := at + int64(len(blank))
+	return io.MultiReader(io.NewSectionReader(f, 0, at), bytes.NewReader(blank), io.NewSectionReader(f, end, size-end)), nil
+}
+
+// stampFor returns what a library of size bytes gets in its place for a stamp, and where that is: NAME=VALUE, each ended by
 // a zero byte, and zero bytes to the end.
-func stampFor(library io.ReaderAt, bytes int64, values map[string]string) (at int64, text []byte, err error) {
+func stampFor(library io.ReaderAt, size int64, values map[string]string) (at int64, text []byte, err error) {
 	f, err := elf.NewFile(library)
 	if err != nil {
 		return 0, nil, fmt.Errorf("read the library: %w", err)
@@ -40,7 +56,7 @@ func stampFor(library io.ReaderAt, bytes int64, values map[string]string) (at in
 	if s == nil || s.Type != elf.SHT_PROGBITS {
 		return 0, nil, errors.New("the library has no place for a stamp; is it of this version?")
 	}
-	if s.Size == 0 || s.Size > maxStamp || s.Offset > uint64(bytes) || s.Size > uint64(bytes)-s.Offset {
+	if s.Size == 0 || s.Size > maxStamp || s.Offset > uint64(size) || s.Size > uint64(size)-s.Offset {
 		return 0, nil, errors.New("the library's place for a stamp lies outside of it")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {

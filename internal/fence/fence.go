@@ -38,6 +38,18 @@ type Fence struct {
 	dirs []string
 }
 
+// Entries are the files in which a process is entered from outside, by its number: for one that others start. The kernel stops
+// forks for that, as said above.
+func (f *Fence) Entries() (files []string) {
+	if f.Cgroup != "" {
+		files = append(files, filepath.Join(f.Cgroup, "cgroup.procs"))
+	}
+	if f.Tasks != "" {
+		files = append(files, f.Tasks)
+	}
+	return files
+}
+
 // prefix begins the names of fences; the id of the process that made it follows.
 const prefix = "lgpu-"
 

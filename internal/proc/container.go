@@ -22,18 +22,38 @@ type Mount struct {
 	Root   string // the path in it
 }
 
+// Mounted is a mount that a process has.
+type Mounted struct {
+	Mount
+	Number int    // as the files that were opened on it say (mnt_id in proc(5), fdinfo)
+	Point  string // where it is, seen from the process's root
+	Kind   string // of file system, such as "tmpfs"
+	Source string // what is said to be mounted
+}
+
+// Mounts returns those that a process has, in the kernel's order.
+func Mounts(pid int) (all []Mounted, err error) {
+	text, err := mounts("/proc/" + strconv.Itoa(pid) + "/mountinfo")
+	for line := range bytes.Lines(text) {
+		if m, ok := parseMount(line); ok {
+			all = append(all, m)
+		}
+	}
+	return all, err
+}
+
 // MountAt returns what a process has mounted at a path, seen from its own root, and false if nothing is. The kernel's list
 // is read and not the path, which a process can make hang for whoever follows it.
 func MountAt(pid int, point string) (Mount, bool, error) {
-	text, err := mounts("/proc/" + strconv.Itoa(pid) + "/mountinfo")
+	all, err := Mounts(pid)
 	if err != nil {
 		return Mount{}, false, err
 	}
 	var found Mount
 	there := false
-	for line := range bytes.Lines(text) {
-		if m, at, ok := parseMount(line); ok && at == point {
-			found, there = m, true // what was mounted last covers what was there
+	for _, m := range all {
+		if m.Point == point {
+			found, there = m.Mount, true // what was mounted last covers what was there
 		}
 	}
 	return found, there, nil
@@ -52,13 +72,13 @@ func MountOf(dir string) (Mount, error) {
 	var found Mount
 	longest := -1
 	for line := range bytes.Lines(text) {
-		m, at, ok := parseMount(line)
-		below, within := strings.CutPrefix(dir, strings.TrimSuffix(at, "/")+"/")
-		if dir == at {
+		m, ok := parseMount(line)
+		below, within := strings.CutPrefix(dir, strings.TrimSuffix(m.Point, "/")+"/")
+		if dir == m.Point {
 			below, within = "", true
 		}
-		if ok && within && len(at) >= longest {
-			longest, found = len(at), Mount{m.Device, filepath.Join(m.Root, below)}
+		if ok && within && len(m.Point) >= longest {
+			longest, found = len(m.Point), Mount{m.Device, filepath.Join(m.Root, below)}
 		}
 	}
 	if longest < 0 {
@@ -80,13 +100,19 @@ func mounts(path string) ([]byte, error) {
 	return text, err
 }
 
-// parseMount reads a line of mountinfo (proc(5)): what is mounted, and where.
-func parseMount(line []byte) (m Mount, at string, ok bool) {
-	fields := bytes.Fields(line)
+// parseMount reads a line of mountinfo (proc(5)).
+func parseMount(line []byte) (m Mounted, ok bool) {
+	before, after, _ := bytes.Cut(line, []byte(" - "))
+	fields, kind := bytes.Fields(before), bytes.Fields(after)
 	if len(fields) < 6 {
-		return Mount{}, "", false
+		return Mounted{}, false
 	}
-	return Mount{string(fields[2]), unescape(fields[3])}, unescape(fields[4]), true
+	number, err := strconv.Atoi(string(fields[0]))
+	m = Mounted{Mount: Mount{string(fields[2]), unescape(fields[3])}, Number: number, Point: unescape(fields[4])}
+	if len(kind) > 1 {
+		m.Kind, m.Source = string(kind[0]), unescape(kind[1])
+	}
+	return m, err == nil
 }
 
 // unescape puts back what the kernel writes as a backslash and three octal digits: spaces, tabs, newlines, backslashes.

@@ -22,7 +22,7 @@ const (
 	Multicast
 	IOURing
 	OpenFile  // a file, pipe or socket whose other end is not the program's
-	Contained // in a mount namespace that lgpu has made
+	Contained // in a mount namespace that nobody makes anew
 	Namespace // in a namespace of another kind
 	Session   // of which the PID namespace knows nothing
 	Traced    // by a debugger
@@ -39,7 +39,7 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	Multicast:      {"has multicast objects", "let it use none (NCCL_NVLS_ENABLE=0)"},
 	IOURing:        {"uses io_uring", "let it use none"},
 	OpenFile:       {"has a file, pipe or socket that leads out of it", "close it"},
-	Contained:      {"is contained, in a mount namespace of its own", "start it with lgpu run --contain=off"},
+	Contained:      {"is in a mount namespace of its own", "start it as root, or with lgpu run --contain=off"},
 	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
 	Session:        {"is in a session that its PID namespace does not know", "start it with: setsid lgpu run"},
 	Traced:         {"is traced by another process", "end that, such as a debugger"},

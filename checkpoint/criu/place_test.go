@@ -1,0 +1,122 @@
+package criu
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespace starts a process in a mount namespace of its own, in which a file of /etc is another one, and returns its number.
+func namespace(t *testing.T, cover, over string) int {
+	t.Helper()
+	c := exec.Command("sh", "-c", `mount --bind "$0" "$1" && echo ready && exec cat`, cover, over)
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = in.Close(), c.Wait() })
+	word := make([]byte, len("ready"))
+	if _, err := out.Read(word); err != nil || string(word) != "ready" {
+		t.Fatalf("%q, %v", word, err)
+	}
+	return c.Process.Pid
+}
+
+// cgroup makes a cgroup below the one that this process is in, of the controller "freezer" or of version 2. It returns the file
+// in which processes are entered.
+func cgroup(t *testing.T) string {
+	t.Helper()
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(own)) {
+		words := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for _, mounted := range []string{"/sys/fs/cgroup/freezer", "/sys/fs/cgroup"} {
+			if words[1] != strings.TrimPrefix(filepath.Base(mounted), "cgroup") {
+				continue
+			}
+			dir := filepath.Join(mounted, words[2], fmt.Sprintf("lgpu-test-%d", os.Getpid()))
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := os.Remove(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			return filepath.Join(dir, "cgroup.procs")
+		}
+	}
+	t.Skip("no hierarchy of cgroups is mounted where it usually is")
+	return ""
+}
+
+// TestElsewhere: a program that has mounts of its own is dumped from within them, and restored into others that are like them,
+// and into a cgroup.
+func TestElsewhere(t *testing.T) {
+	p := installed(t)
+	procs := cgroup(t)
+	cover := filepath.Join(t.TempDir(), "cover")
+	if err := os.WriteFile(cover, []byte("covered\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const over = "/etc/hostname"
+	its, in, out := pipes(t)
+	c := exec.Command("/bin/sh", "-c", "exec 5<"+over+"; while read line; do read text <"+over+"; echo $text; done; exit 7")
+	c.Stdin, c.Stdout = its[0], its[1]
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	first := namespace(t, cover, over)
+	if err := onThread(func() error { return enterAndStart(first, c) }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+	_, _ = its[0].Close(), its[1].Close()
+	ask := func() {
+		t.Helper()
+		fmt.Fprintln(in)
+		if line, err := out.ReadString('\n'); err != nil || line != "covered\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	ask()
+	if found, err := Outside([]int{c.Process.Pid}, nil, false); err != nil || len(found) == 0 {
+		t.Errorf("mounts of its own are not found: %v", err)
+	}
+	streams := keys(t, c.Process.Pid)
+	dir := t.TempDir()
+	explain(t, p.Dump(patience(t), Dump{PID: c.Process.Pid, Dir: dir, Mounts: first}))
+	_ = c.Wait() // killed
+	second := namespace(t, cover, over)
+	its, in, out = pipes(t)
+	process, err := p.Restore(patience(t), Restore{Dir: dir, Mounts: second, Cgroups: []string{procs},
+		Inherit: map[string]*os.File{streams[0].Key: its[0], streams[1].Key: its[1]}})
+	explain(t, err)
+	_, _ = its[0].Close(), its[1].Close()
+	ask()
+	want, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", second))
+	if got, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", process.Pid)); err != nil || got != want {
+		t.Errorf("its mounts are %s, %v; want %s", got, err, want)
+	}
+	if members, err := os.ReadFile(procs); err != nil || !strings.HasPrefix(string(members), fmt.Sprintln(process.Pid)) {
+		t.Errorf("in the cgroup are %q, %v; want %d", members, err, process.Pid)
+	}
+	_ = in.Close()
+	if state, err := process.Wait(); err != nil || state.ExitCode() != 7 {
+		t.Errorf("%v, %v; want status 7", state, err)
+	}
+}
