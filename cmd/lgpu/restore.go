@@ -136,6 +136,7 @@ type restoreStep struct {
 
 	image    *image.Image        // until all of it has been read
 	files    string              // CRIU's, checked, in a folder of this process
+	hold     *os.File            // that folder, locked
 	memory   map[string]*os.File // with what had left devices, by what CRIU calls them
 	loaded   atomic.Int64        // bytes of that
 	tty      *os.File            // what the program has in the place of its terminal; nil if it had none
@@ -182,8 +183,33 @@ func (s *restoreStep) remove() {
 	if s.files != "" {
 		_ = os.RemoveAll(s.files) // what stays is the system's to remove, as other temporary files
 		s.files = ""
+		s.hold.Close()
 	}
 }
+
+// copiesPrefix begins the names of the folders with copies of CRIU's files, which are as large as the program's memory.
+const copiesPrefix = "lgpu-restore-"
+
+// sweepCopies removes those that commands have left which were killed. They are this user's, nobody holds them, and they are not
+// just being made.
+func sweepCopies() {
+	all, _ := filepath.Glob(filepath.Join(os.TempDir(), copiesPrefix+"*")) // the pattern is well formed
+	for _, path := range all {
+		fd, err := unix.Open(path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && int(st.Uid) == os.Geteuid() && time.Since(time.Unix(st.Mtim.Unix())) > copiesMade &&
+			unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.RemoveAll(path) // likewise
+		}
+		unix.Close(fd)
+	}
+}
+
+// copiesMade is how long a folder may be there before somebody holds it.
+const copiesMade = time.Minute
 
 // read reads the image and checks it, all that can be without its lgpu.
 func (s *restoreStep) read(ctx context.Context, dir string, trust image.Trust) (err error) {
@@ -208,8 +234,15 @@ func (s *restoreStep) read(ctx context.Context, dir string, trust image.Trust) (
 			return err
 		}
 	}
-	if s.files, err = os.MkdirTemp("", "lgpu-restore-"); err != nil { // for its owner alone
+	sweepCopies()
+	if s.files, err = os.MkdirTemp("", copiesPrefix); err != nil { // for its owner alone
 		return err
+	}
+	if s.hold, err = os.Open(s.files); err == nil {
+		err = unix.Flock(int(s.hold.Fd()), unix.LOCK_SH)
+	}
+	if err != nil {
+		return fmt.Errorf("hold the copies: %w", err)
 	}
 	if err := i.Extract(ctx, s.files); err != nil {
 		return err
