@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -88,7 +89,7 @@ type Stream struct {
 	External string
 	// Path is that of what whoever restores opens anew: a device other than a terminal, or a file that is no standard stream.
 	Path string
-	// Flags and Offset are as it was opened (open(2)), and where it was, bytes; of what is no standard stream.
+	// Flags and Offset are how it is to be opened (open(2)), and where it was, bytes; of what is no standard stream.
 	Flags  int
 	Offset int64
 }
@@ -136,13 +137,15 @@ func Streams(pid, launcher int) ([]Stream, error) {
 	return all, nil
 }
 
-// Inherited are files of processes, beside streams, that were opened in another mount namespace than theirs, as what a contained
-// program has from its launcher. They can be opened anew by their paths. Others of that kind, such as files that have been
-// deleted, are left to Outside.
+// Inherited are what processes have, beside streams, from elsewhere: files that were opened in another mount namespace than
+// theirs, as what a contained program has from its launcher, and which can be opened anew by their paths; and one terminal, if
+// none is among streams. Other files from elsewhere, such as deleted ones, are left to Outside.
 func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 	given := map[string]bool{}
+	terminal := false
 	for _, s := range streams {
 		given[s.Key] = s.Key != ""
+		terminal = terminal || s.Kind == KindTerminal
 	}
 	for _, pid := range processes {
 		mounts, err := mountsOf(pid)
@@ -158,17 +161,27 @@ func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 			var st, named unix.Stat_t
 			name, err := os.Readlink(path)
 			mount := descriptorNumber(pid, fd, "mnt_id", 10)
-			if err != nil || name[0] != '/' || mounts[mount] || unix.Stat(path, &st) != nil {
+			if err != nil || name[0] != '/' || unix.Stat(path, &st) != nil {
 				continue
 			}
 			s, external := stream(fd, name, &st), externalFile(mount, &st)
-			if s.Key = external[1:]; s.Kind == KindTerminal || given[s.Key] || unix.Stat(name, &named) != nil || named.Dev != st.Dev || named.Ino != st.Ino {
+			if s.Kind == KindTerminal && !terminal {
+				terminal = true
+				all = append(all, s)
+			}
+			s.Key = external[1:]
+			if s.Kind == KindTerminal || mounts[mount] || given[s.Key] ||
+				unix.Stat(name, &named) != nil || named.Dev != st.Dev || named.Ino != st.Ino {
 				continue
 			}
-			given[s.Key] = true
 			s.External, s.Path = external, name
 			s.Flags, s.Offset = flagsOf(pid, fd), int64(descriptorNumber(pid, fd, "pos", 10))
-			all = append(all, s)
+			i := slices.IndexFunc(all, func(o Stream) bool { return o.Key == s.Key })
+			if i < 0 {
+				all = append(all, s)
+			} else if (all[i].Flags^s.Flags)&unix.O_ACCMODE != 0 { // both are given the same
+				all[i].Flags = all[i].Flags&^unix.O_ACCMODE | unix.O_RDWR
+			}
 		}
 	}
 	return all, nil
@@ -187,8 +200,10 @@ func descriptors(pid int) (all []int, err error) {
 
 // Open opens what Path names, as it was.
 func (s Stream) Open() (*os.File, error) {
-	if s.Flags == 0 && s.Kind == "device" { // a standard stream
-		return os.OpenFile(s.Path, os.O_RDWR, 0)
+	if s.Kind == "device" { // such as /dev/null, which may be read from here and written to there
+		if f, err := os.OpenFile(s.Path, os.O_RDWR, 0); err == nil {
+			return f, nil
+		}
 	}
 	// With O_NONBLOCK a pipe of which the other end is not open does not hold this up.
 	const once = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_NOFOLLOW | unix.O_PATH | unix.O_TMPFILE

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,6 +65,66 @@ func cgroup(t *testing.T) string {
 	}
 	t.Skip("no hierarchy of cgroups is mounted where it usually is")
 	return ""
+}
+
+// TestInherited: what a process has from another mount namespace is found once, in a way that all who have it can use; so is a
+// terminal that is no standard stream. What it opened itself is its own.
+func TestInherited(t *testing.T) {
+	installed(t) // so this is root
+	dir := t.TempDir()
+	path, own := filepath.Join(dir, "file"), filepath.Join(dir, "own")
+	for _, name := range []string{path, own} {
+		if err := os.WriteFile(name, []byte("0123456789"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(flags int) *os.File {
+		f, err := os.OpenFile(path, flags, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	read, write := open(os.O_RDONLY), open(os.O_WRONLY)
+	if _, err := read.Seek(4, 0); err != nil {
+		t.Fatal(err)
+	}
+	user, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { user.Close(); tty.Close() })
+	c := exec.Command("sh", "-c", `exec 9<"$0"; echo ready; exec cat`, own)
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Setsid: true}
+	c.ExtraFiles = []*os.File{read, write, tty, tty}
+	its, in, out := pipes(t)
+	c.Stdin, c.Stdout = its[0], its[1]
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close(); _ = c.Wait() })
+	if line, err := out.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	streams, err := Streams(c.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := Inherited([]int{c.Process.Pid}, streams)
+	if err != nil || len(found) != 2 || found[0].Path != path || found[0].Flags&unix.O_ACCMODE != os.O_RDWR || found[0].Offset != 4 ||
+		found[1].Kind != KindTerminal {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	f, err := found[0].Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rest := make([]byte, 20)
+	if n, err := f.Read(rest); err != nil || string(rest[:n]) != "456789" {
+		t.Errorf("%q, %v", rest[:n], err)
+	}
 }
 
 // TestElsewhere: a program that has mounts of its own is dumped from within them, and restored into others that are like them,

@@ -452,11 +452,11 @@ func (s *restoreStep) streams() (inherit map[string]*os.File, external []string,
 var errTerminal = errors.New("its program had a terminal")
 
 // findTTY finds what the program gets in the place of its terminal: that of this command, if this one has it wherever the
-// program had it among its standard streams.
+// program had it among its standard streams, or anywhere if it had it elsewhere.
 func (s *restoreStep) findTTY() error {
 	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	for _, stream := range s.program.Streams {
-		if stream.Kind != criu.KindTerminal || stream.FD < 0 || stream.FD >= len(own) {
+		if stream.Kind != criu.KindTerminal {
 			continue
 		}
 		if s.inTerminal {
@@ -464,9 +464,14 @@ func (s *restoreStep) findTTY() error {
 			s.tty = os.Stdin
 			return nil
 		}
-		if s.tty = own[stream.FD]; !isTerminal(s.tty) {
+		at := stream.FD
+		if at < 0 || at >= len(own) {
+			at = slices.IndexFunc(own, isTerminal)
+		}
+		if at < 0 || !isTerminal(own[at]) {
 			return errTerminal
 		}
+		s.tty = own[at]
 	}
 	return nil
 }
