@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/lgpu/lgpu/api"
 	"github.com/lgpu/lgpu/api/state"
+	"github.com/lgpu/lgpu/daemon"
 	"github.com/lgpu/lgpu/internal/users"
 )
 
@@ -128,7 +130,7 @@ func (e *events) show(c *cobra.Command, args []string) error {
 	defer conn.Close()
 	stream, err := conn.Events(c.Context(), request)
 	if err != nil {
-		return explainKinds(err)
+		return e.explain(err)
 	}
 	for {
 		event, err := stream.Recv()
@@ -136,7 +138,7 @@ func (e *events) show(c *cobra.Command, args []string) error {
 			return nil
 		}
 		if err != nil {
-			return explainKinds(err)
+			return e.explain(err)
 		}
 		if err := e.print(c.OutOrStdout(), event); err != nil {
 			return failed(fmt.Errorf("write: %w", err))
@@ -159,11 +161,28 @@ func (e *events) print(out io.Writer, event *api.Event) error {
 	return err
 }
 
-// explainKinds is explain for a call in which kinds of events are named.
-func explainKinds(err error) error {
+// explain is explain for the call, in which kinds of events are named.
+func (e *events) explain(err error) error {
 	var call *api.Error
 	if errors.As(err, &call) && call.Field == "kinds" {
 		call.Text, call.Hint = "--kind: "+call.Reason, "kinds are such as oom, limit.changed, police"
+		names := kindNames()
+		for _, kind := range e.kinds {
+			if !slices.Contains(names, kind) {
+				call.Hint = didYouMean("", kind, names, call.Hint)
+				break
+			}
+		}
 	}
 	return explain(err)
+}
+
+// kindNames are the names of all kinds of events, and of groups of kinds: what comes before a point.
+func kindNames() (names []string) {
+	for _, kind := range daemon.Kinds() {
+		group, _, _ := strings.Cut(string(kind), ".")
+		names = append(names, group, string(kind))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

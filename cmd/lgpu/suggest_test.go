@@ -48,3 +48,18 @@ func TestHints(t *testing.T) {
 		t.Errorf("%v, hint %q", err, e.hint)
 	}
 }
+
+// TestKinds: a kind of events that there is not has the one meant named, or what kinds there are.
+func TestKinds(t *testing.T) {
+	for typed, want := range map[string]string{
+		"oome": "did you mean oom?", "limit.chnged": "did you mean limit.changed?", "polcie": "did you mean police?",
+		"no such kind": "kinds are such as oom, limit.changed, police",
+	} {
+		e := events{kinds: []string{"oom", typed}}
+		err := e.explain(&api.Error{Field: "kinds", Reason: "there is none"})
+		var told *exit
+		if !errors.As(err, &told) || told.hint != want {
+			t.Errorf("%q: %v, hint %q, want %q", typed, err, told.hint, want)
+		}
+	}
+}
