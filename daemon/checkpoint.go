@@ -48,7 +48,8 @@ func (r *Releases) Checkpoint(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// find finds the processes: all below the launcher, of whom there is one.
+// find finds the processes: all below the launcher, of whom there is one. What belongs to lgpu there is not the program's: a
+// daemon that a launcher has started, and what that one has left, are adopted by the launcher as all that loses its parent.
 func (c *Checkpoint) find() error {
 	n := c.releases.daemon
 	var of []tenant.Process
@@ -60,10 +61,15 @@ func (c *Checkpoint) find() error {
 	if len(of) != 1 {
 		return fmt.Errorf("it has %d launchers; a program can be written to an image that one lgpu run has started", len(of))
 	}
+	ours := map[int]bool{}
 	for _, pid := range proc.Descendants(of[0].PID) {
 		s, err := proc.Live(pid)
 		if err != nil {
 			continue // it has just ended
+		}
+		if ours[s.Parent] || s.Parent == of[0].PID && isLgpu(pid) {
+			ours[pid] = true
+			continue
 		}
 		if s.Parent == of[0].PID && len(c.held) > 0 {
 			return fmt.Errorf("process %d (%s) is no descendant of process %d: it is left over from another, or another PE", pid, s.Comm,
@@ -85,6 +91,16 @@ func (c *Checkpoint) find() error {
 		return errors.New("no program of it uses its devices")
 	}
 	return nil
+}
+
+// isLgpu says whether a process runs this daemon's executable.
+func isLgpu(pid int) bool {
+	own, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	its, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
+	return err == nil && os.SameFile(own, its)
 }
 
 // Leave has the programs leave their devices, as a release does, and holds them there.

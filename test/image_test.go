@@ -173,6 +173,25 @@ func TestCheckpointAndRestore(t *testing.T) {
 	}
 }
 
+// A restored program is written to an image again and restored from that one, also when lgpu restore had to start the daemon,
+// which it may then adopt.
+func TestCheckpointAgain(t *testing.T) {
+	p, folder := imagePlace(t)
+	c := p.small("kept")
+	for n := range 3 {
+		image := filepath.Join(folder, fmt.Sprint(n))
+		p.checkpoint("kept", image, "--stop")
+		p.gone(c, "/kept")
+		p.must("daemon", "stop")
+		c = p.restore(image)
+		c.expect(fmt.Sprintf("intact after %d steps", n), "check")
+		p.enters("/kept")
+		c.expect("stepped 1", "step 1")
+	}
+	c.expect("intact after 3 steps", "check")
+	c.end()
+}
+
 // A program goes on after a checkpoint, and the image has it as it was.
 func TestCheckpointAndGoOn(t *testing.T) {
 	p, folder := imagePlace(t)
