@@ -154,3 +154,58 @@ func TestCheckpointFiles(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 }
+
+// What a program has written after its image was taken is no bar to going back to that: it goes on at the places where it was in
+// its files.
+func TestCheckpointGrown(t *testing.T) {
+	p, folder := imagePlace(t)
+	image, own, log := filepath.Join(folder, "a"), filepath.Join(p.dir, "own"), filepath.Join(p.dir, "log")
+	pipe := func(name string) *os.File {
+		path := filepath.Join(p.dir, name)
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	lines, orders := pipe("lines"), pipe("orders")
+	script := `exec 7>>"$4" 8>"$3" 9<"$2"; tide "$0" "$1" <"$5" &
+		while read line <&9 && [ "$line" != end ]; do echo $line >&8; echo $line >&7; done; wait`
+	c := p.start("lgpu", "run", tideShape, "--name", "kept", "--", "sh", "-c", script, linear, control, lines.Name(), own, log, orders.Name())
+	c.until("ready")
+	writes := func(line, inOwn, inLog string) {
+		t.Helper()
+		fmt.Fprintln(lines, line)
+		p.wait(fmt.Sprintf("after %q the log is %q", line, inLog), func() bool {
+			text, err := os.ReadFile(log)
+			return err == nil && string(text) == inLog
+		})
+		if text, err := os.ReadFile(own); err != nil || string(text) != inOwn {
+			t.Errorf("after %q its own file is %q, %v; want %q", line, text, err, inOwn)
+		}
+	}
+	ends := func(c *tenant) {
+		t.Helper()
+		fmt.Fprintln(orders, "quit")
+		fmt.Fprintln(lines, "end")
+		c.end()
+	}
+	writes("one", "one\n", "one\n")
+	p.checkpoint("kept", image)
+	writes("two", "one\ntwo\n", "one\ntwo\n")
+	ends(c)
+	r := p.restore(image)
+	writes("2", "one\n2\no\n", "one\ntwo\n2\n")
+	p.enters("/kept")
+	ends(r)
+	if err := os.Truncate(own, 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.restore(image); r.status() != 1 || !strings.Contains(r.stderr.String(), "own has bad size 1 (expect 4)") {
+		t.Errorf("with a shorter file: %s", r.stderr.String())
+	}
+}

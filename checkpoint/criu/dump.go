@@ -1,6 +1,7 @@
 package criu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,46 +90,34 @@ type Stream struct {
 	External string
 	// Path is that of what whoever restores opens anew: a device other than a terminal, or a file that is no standard stream.
 	Path string
-	// Flags and Offset are how it is to be opened (open(2)), and where it was, bytes; of what is no standard stream.
-	Flags  int
-	Offset int64
+	// Flags are those with which it is to be opened (open(2)), of what is no standard stream.
+	Flags int
 }
 
-// Streams looks at the standard streams of a process, those that are open. What is none of its launcher's it has opened itself,
-// and has no Key: a shell that reads from a file goes on with the file. Without a launcher, 0, all are taken for its.
+// Streams looks at the standard streams that a process has from its launcher, which may be at other descriptors of it by now, as
+// a shell's are that reads from a file for a while. What it has opened itself is none of them. Without a launcher, 0, they are
+// those that it has.
 func Streams(pid, launcher int) ([]Stream, error) {
-	type file struct{ device, inode uint64 }
-	theirs := map[file]bool{}
-	for fd := range 3 {
-		var st unix.Stat_t
-		if unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", launcher, fd), &st) == nil { // it need not be open
-			theirs[file{st.Dev, st.Ino}] = true
-		}
-	}
 	mounts, err := mountsOf(pid)
 	if err != nil {
 		return nil, fmt.Errorf("streams of process %d: %w", pid, err)
 	}
+	from := cmp.Or(launcher, pid)
 	var all []Stream
 	for fd := range 3 {
-		path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)
+		path := fmt.Sprintf("/proc/%d/fd/%d", from, fd)
 		name, err := os.Readlink(path)
-		if os.IsNotExist(err) && leader(pid) == pid {
+		if os.IsNotExist(err) && leader(from) == from {
 			continue // it is closed
 		} else if err != nil {
-			return nil, fmt.Errorf("streams of process %d: %w", pid, err)
+			return nil, fmt.Errorf("streams of process %d: %w", from, err)
 		}
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
-			return nil, fmt.Errorf("streams of process %d: %w", pid, err)
+			return nil, fmt.Errorf("streams of process %d: %w", from, err)
 		}
 		s := stream(fd, name, &st)
-		if launcher != 0 && !theirs[file{st.Dev, st.Ino}] {
-			s.Key = ""
-			all = append(all, s)
-			continue
-		}
-		if mount := descriptorNumber(pid, fd, "mnt_id", 10); name[0] == '/' && s.Kind != KindTerminal && !mounts[mount] {
+		if mount := descriptorNumber(from, fd, "mnt_id", 10); name[0] == '/' && s.Kind != KindTerminal && !mounts[mount] {
 			s.External = externalFile(mount, &st)
 			s.Key = s.External[1:]
 		}
@@ -175,7 +164,7 @@ func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 				continue
 			}
 			s.External, s.Path = external, name
-			s.Flags, s.Offset = flagsOf(pid, fd), int64(descriptorNumber(pid, fd, "pos", 10))
+			s.Flags = flagsOf(pid, fd)
 			i := slices.IndexFunc(all, func(o Stream) bool { return o.Key == s.Key })
 			if i < 0 {
 				all = append(all, s)
@@ -198,8 +187,8 @@ func descriptors(pid int) (all []int, err error) {
 	return all, err
 }
 
-// Open opens what Path names, as it was.
-func (s Stream) Open() (*os.File, error) {
+// Open opens what Path names, a file at a position in bytes (see Positions).
+func (s Stream) Open(position int64) (*os.File, error) {
 	if s.Kind == "device" { // such as /dev/null, which may be read from here and written to there
 		if f, err := os.OpenFile(s.Path, os.O_RDWR, 0); err == nil {
 			return f, nil
@@ -215,7 +204,7 @@ func (s Stream) Open() (*os.File, error) {
 		err = unix.SetNonblock(int(f.Fd()), false)
 	}
 	if s.Kind == "file" && err == nil {
-		_, err = f.Seek(s.Offset, 0)
+		_, err = f.Seek(position, 0)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

@@ -362,7 +362,14 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 		return nil, nil, s.late(ctx, err)
 	}
 	s.line.Set(0, 0, "processes")
+	root := ""
+	if s.inside != nil {
+		root = s.inside.Root()
+	}
 	streams, external, err := s.streams()
+	if err == nil {
+		err = criu.AllowGrown(s.files, root)
+	}
 	if err != nil {
 		return nil, nil, s.late(ctx, failed(fmt.Errorf("restore: %w", err)))
 	}
@@ -433,11 +440,15 @@ func (s *restoreStep) streams() (inherit map[string]*os.File, external []string,
 	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	inherit = map[string]*os.File{}
 	maps.Copy(inherit, s.memory)
+	positions, err := criu.Positions(s.files)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, stream := range s.program.Streams {
 		switch {
 		case stream.Key == "" || inherit[stream.Key] != nil:
 		case stream.Path != "":
-			if inherit[stream.Key], err = stream.Open(); err != nil {
+			if inherit[stream.Key], err = stream.Open(positions[stream.Key]); err != nil {
 				return nil, nil, err
 			}
 			s.opened = append(s.opened, inherit[stream.Key])

@@ -1,0 +1,114 @@
+package criu
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// listOf is the file of files with some regular ones and one that is something else.
+func listOf(files ...File) []byte {
+	b := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, imageMagic), filesMagic)
+	add := func(entry message) { b = append(binary.LittleEndian.AppendUint32(b, uint32(len(entry))), entry...) }
+	var other message
+	other.number(1, 5)
+	other.number(2, 1)
+	add(other)
+	for i, f := range files {
+		var reg, entry message
+		reg.number(1, int64(i))
+		reg.number(regFlags, int64(f.Flags))
+		reg.number(regPos, f.Position)
+		reg.text(regName, f.Name)
+		if f.Size >= 0 {
+			reg.number(regSize, f.Size)
+		}
+		reg.flag(regExt, f.External)
+		reg.number(regMode, int64(f.Mode))
+		entry.number(1, 1)
+		entry.number(2, int64(i+2))
+		entry.inner(fileReg, reg)
+		add(entry)
+	}
+	return b
+}
+
+// TestAllowGrown: of the files that a program writes those that are longer now may be so, and nothing else is changed.
+func TestAllowGrown(t *testing.T) {
+	dir, root := t.TempDir(), t.TempDir()
+	for name, size := range map[string]int{"grown": 9, "same": 4, "cut": 2, "read": 9, "outside": 9} {
+		if err := os.WriteFile(filepath.Join(root, name), make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := func(name string, flags int) File {
+		return File{Name: "/" + name, Flags: flags, Mode: unix.S_IFREG | 0o600, Position: 3, Size: 4}
+	}
+	files := []File{
+		file("grown", os.O_WRONLY), file("grown", os.O_RDWR|os.O_APPEND), file("same", os.O_WRONLY), file("cut", os.O_WRONLY),
+		file("read", os.O_RDONLY), file("gone", os.O_WRONLY),
+		{Name: "file[1b:12]", Flags: os.O_WRONLY, Mode: unix.S_IFREG, Position: 7, Size: 4, External: true},
+		{Name: "/outside", Mode: unix.S_IFIFO, Flags: os.O_RDWR, Size: -1},
+	}
+	list := filepath.Join(dir, filesName)
+	if err := os.WriteFile(list, listOf(files...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := AllowGrown(dir, root); err != nil {
+		t.Fatal(err)
+	}
+	files[0].Size, files[1].Size = -1, -1
+	var got []File
+	b, err := os.ReadFile(list)
+	if err == nil {
+		_, _, err = editList(b, func(f File) bool { got = append(got, f); return false })
+	}
+	if err != nil || len(got) != len(files) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i := range files {
+		if got[i] != files[i] {
+			t.Errorf("%+v, want %+v", got[i], files[i])
+		}
+	}
+	if at, err := Positions(dir); err != nil || len(at) != 1 || at["ile[1b:12]"] != 7 {
+		t.Errorf("positions %v, %v", at, err)
+	}
+	if err := os.WriteFile(list, b[:len(b)-1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := AllowGrown(dir, root); err == nil {
+		t.Error("a damaged file of files is taken")
+	}
+}
+
+// FuzzFiles: what is no file of files is an error, and one that is stays one when sizes are forgotten.
+func FuzzFiles(f *testing.F) {
+	f.Add(listOf(File{Name: "/a", Flags: 1, Mode: unix.S_IFREG, Size: 3}, File{Name: "file[1:2]", External: true, Size: -1}))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		same, changed, err := editList(b, func(File) bool { return false })
+		if err != nil {
+			return
+		}
+		if changed || !bytes.Equal(same, b) {
+			t.Error("it is changed without a reason")
+		}
+		out, _, err := editList(b, func(File) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := editList(out, func(f File) bool {
+			if f.Size >= 0 {
+				t.Errorf("%+v has a size", f)
+			}
+			return false
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
