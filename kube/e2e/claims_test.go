@@ -87,7 +87,7 @@ func TestCaps(t *testing.T) {
 }
 
 // busy is how much time of devices the lgpus of claims have used, by the claims' UIDs.
-func (s *space) busy(t *testing.T) map[string]time.Duration {
+func (s *space) busy(t testing.TB) map[string]time.Duration {
 	t.Helper()
 	all := map[string]time.Duration{}
 	for _, d := range snapshot(t).GetDirectories() {
@@ -101,13 +101,18 @@ func (s *space) busy(t *testing.T) map[string]time.Duration {
 }
 
 // claimOf is the UID of a pod's only claim.
-func (s *space) claimOf(t *testing.T, pod string) string {
+func (s *space) claimOf(t testing.TB, pod string) string {
 	t.Helper()
 	p, err := s.CoreV1().Pods(s.name).Get(t.Context(), pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := *p.Status.ResourceClaimStatuses[0].ResourceClaimName
+	return s.uid(t, *p.Status.ResourceClaimStatuses[0].ResourceClaimName)
+}
+
+// uid is the UID of a claim of a name.
+func (s *space) uid(t testing.TB, name string) string {
+	t.Helper()
 	c, err := s.ResourceV1().ResourceClaims(s.name).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +162,7 @@ func TestRuntime(t *testing.T) {
 }
 
 // said waits until the container of a pod has said so many lines that begin in a way, and returns all that it has said.
-func (s *space) said(t *testing.T, p *corev1.Pod, count int, begin string) string {
+func (s *space) said(t testing.TB, p *corev1.Pod, count int, begin string) string {
 	t.Helper()
 	var text string
 	err := until(t.Context(), "pod "+p.Name+" says "+begin, func(context.Context) (bool, error) {

@@ -25,7 +25,7 @@ func (n *node) lgpuPods(ctx context.Context) ([]corev1.Pod, error) {
 }
 
 // awaitDriver waits until lgpu's pod runs with an image, and is the only one.
-func (n *node) awaitDriver(t *testing.T, image string) {
+func (n *node) awaitDriver(t testing.TB, image string) {
 	t.Helper()
 	err := until(context.Background(), "lgpu's pod runs "+image, func(ctx context.Context) (bool, error) {
 		pods, err := n.lgpuPods(ctx)
@@ -118,7 +118,7 @@ func processOf(program, argument string) (int, error) {
 }
 
 // strike kills lgpu's driver or daemon, which the kubelet starts again.
-func strike(t *testing.T, program, argument string) {
+func strike(t testing.TB, program, argument string) {
 	t.Helper()
 	err := until(t.Context(), program+" runs", func(context.Context) (bool, error) {
 		pid, err := processOf(program, argument)
@@ -194,7 +194,7 @@ func TestKills(t *testing.T) {
 }
 
 // again kills a program of the node and starts it again.
-func (s *space) again(t *testing.T, name string) {
+func (s *space) again(t testing.TB, name string) {
 	t.Helper()
 	s.programs[name].kill()
 	if err := s.programs[name].start(); err != nil {

@@ -20,29 +20,57 @@ import (
 
 // claims is a template of claims for a part of a device, with some more of lgpu's configuration.
 func claims(name, memory string, units int, config ...string) string {
-	text := ""
-	for _, c := range config {
-		text += "\n      config: [{opaque: {driver: lgpu.io, parameters: {apiVersion: lgpu.io/v1, kind: LgpuConfig, " + c + "}}}]"
-	}
 	return fmt.Sprintf(`
 ---
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
 metadata: {name: %s}
 spec:
-  spec:
-    devices:
-      requests: [{name: gpu, exactly: {deviceClassName: lgpu, capacity: {requests: {memory: %s, units: "%d"}}}}]%s
-`, name, memory, units, text)
+  spec:%s
+`, name, strings.ReplaceAll(wish(memory, units, config), "\n", "\n  "))
 }
 
-// pod has a container for each of its claims, which are made of templates.
+// oneClaim is a claim that several pods may use, for what a template of claims could be for.
+func oneClaim(name, memory string, units int, config ...string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: %s}
+spec:%s
+`, name, wish(memory, units, config))
+}
+
+// wish is what a claim says that it is for.
+func wish(memory string, units int, config []string) string {
+	text := fmt.Sprintf(`
+  devices:
+    requests: [{name: gpu, exactly: {deviceClassName: lgpu, capacity: {requests: {memory: %s, units: "%d"}}}}]`, memory, units)
+	for _, c := range config {
+		text += "\n    config: [{opaque: {driver: lgpu.io, parameters: {apiVersion: lgpu.io/v1, kind: LgpuConfig, " + c + "}}}]"
+	}
+	return text
+}
+
+// pod has a container for each of its claims, which are made of templates; without any it has one, for no claim.
 func pod(name, restart, command string, templates ...string) string {
+	return podWith(name, restart, command, "resourceClaimTemplateName", templates)
+}
+
+// podOf has a container for a claim that is there.
+func podOf(name, restart, command, claim string) string {
+	return podWith(name, restart, command, "resourceClaimName", []string{claim})
+}
+
+// podWith has a container for each of its claims. source is the field that says where they come from.
+func podWith(name, restart, command, source string, names []string) string {
 	var claims, containers strings.Builder
-	for _, t := range templates {
-		fmt.Fprintf(&claims, "  - {name: %s, resourceClaimTemplateName: %[1]s}\n", t)
-		fmt.Fprintf(&containers, "  - {name: %s, image: localhost/app:1, imagePullPolicy: Never, command: [sh, -c, %q],\n"+
-			"     resources: {claims: [{name: %[1]s}]}}\n", t, command)
+	for _, n := range names {
+		fmt.Fprintf(&claims, "  - {name: %s, %s: %[1]s}\n", n, source)
+		containers.WriteString(container(n, command, "claims: [{name: "+n+"}]"))
+	}
+	if len(names) == 0 {
+		containers.WriteString(container("bare", command, ""))
 	}
 	return fmt.Sprintf(`
 ---
@@ -59,6 +87,12 @@ spec:
 %s`, name, restart, &claims, &containers)
 }
 
+// container is one of a pod, of the image that all have.
+func container(name, command, resources string) string {
+	return fmt.Sprintf("  - {name: %s, image: localhost/app:1, imagePullPolicy: Never, command: [sh, -c, %q],\n"+
+		"     resources: {%s}}\n", name, command, resources)
+}
+
 // idle is the command of a container that others enter.
 const idle = "exec sleep 1000000"
 
@@ -69,7 +103,7 @@ type space struct {
 }
 
 // begun makes a test's namespace.
-func begun(t *testing.T) *space {
+func begun(t testing.TB) *space {
 	t.Helper()
 	s := &space{node: whole(t), name: strings.ToLower(t.Name())}
 	_, err := s.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}},
@@ -89,7 +123,7 @@ func begun(t *testing.T) *space {
 }
 
 // end removes the namespace and fails the test unless nothing stays on the node.
-func (s *space) end(t *testing.T) {
+func (s *space) end(t testing.TB) {
 	ctx := context.Background()
 	if err := s.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
@@ -103,8 +137,14 @@ func (s *space) end(t *testing.T) {
 		t.Error(err)
 		return
 	}
+	s.nothing(t)
+}
+
+// nothing waits until nothing of the test's pods stays on the node.
+func (s *space) nothing(t testing.TB) {
+	t.Helper()
 	var left []string
-	err = until(ctx, "nothing of the test's pods stays on the node", func(ctx context.Context) (bool, error) {
+	err := until(context.Background(), "nothing of the test's pods stays on the node", func(context.Context) (bool, error) {
 		left = s.left(t)
 		return len(left) == 0, nil
 	})
@@ -113,8 +153,24 @@ func (s *space) end(t *testing.T) {
 	}
 }
 
+// remove removes a pod, and waits until it is gone.
+func (s *space) remove(t testing.TB, name string) {
+	t.Helper()
+	pods := s.CoreV1().Pods(s.name)
+	if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := until(t.Context(), "pod "+name+" is gone", func(ctx context.Context) (bool, error) {
+		_, err := pods.Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // left is what is on the node of claims and of pods that are not lgpu's own.
-func (s *space) left(t *testing.T) []string {
+func (s *space) left(t testing.TB) []string {
 	var left []string
 	for _, d := range snapshot(t).GetDirectories() {
 		if strings.HasPrefix(d.GetPath(), claim.Group+"/") {
@@ -154,7 +210,7 @@ func doors() []string {
 }
 
 // known are the ids of lgpu's own pods and containers.
-func (s *space) known(t *testing.T) []string {
+func (s *space) known(t testing.TB) []string {
 	t.Helper()
 	ctx := context.Background()
 	out, err := s.ctr(ctx, "containers", "ls", "-q", `labels."io.kubernetes.pod.namespace"==`+system)
@@ -173,7 +229,7 @@ func (s *space) known(t *testing.T) []string {
 }
 
 // snapshot is what the daemon of the node says.
-func snapshot(t *testing.T) *api.Snapshot {
+func snapshot(t testing.TB) *api.Snapshot {
 	t.Helper()
 	var s *api.Snapshot
 	err := until(context.Background(), "the daemon answers", func(ctx context.Context) (bool, error) {
@@ -192,7 +248,7 @@ func snapshot(t *testing.T) *api.Snapshot {
 }
 
 // apply makes objects of the test's namespace.
-func (s *space) apply(t *testing.T, manifests ...string) {
+func (s *space) apply(t testing.TB, manifests ...string) {
 	t.Helper()
 	text := strings.Join(manifests, "")
 	if _, err := s.kubectl(t.Context(), text, "-n", s.name, "apply", "--validate=strict", "-f", "-"); err != nil {
@@ -201,7 +257,7 @@ func (s *space) apply(t *testing.T, manifests ...string) {
 }
 
 // awaitPod waits until a pod is as it should be, also beside an API server that comes and goes.
-func (s *space) awaitPod(t *testing.T, name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
+func (s *space) awaitPod(t testing.TB, name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	var last *corev1.Pod
 	err := until(t.Context(), "pod "+name+" "+what, func(ctx context.Context) (bool, error) {
@@ -220,7 +276,7 @@ func (s *space) awaitPod(t *testing.T, name, what string, is func(*corev1.Pod) b
 }
 
 // runs waits until all containers of a pod run.
-func (s *space) runs(t *testing.T, name string) *corev1.Pod {
+func (s *space) runs(t testing.TB, name string) *corev1.Pod {
 	t.Helper()
 	return s.awaitPod(t, name, "runs", func(p *corev1.Pod) bool { return running(p) })
 }
@@ -235,7 +291,7 @@ func running(p *corev1.Pod) bool {
 }
 
 // exec runs a program in a container of a pod, as an administrator does.
-func (s *space) exec(t *testing.T, pod, container string, command ...string) string {
+func (s *space) exec(t testing.TB, pod, container string, command ...string) string {
 	t.Helper()
 	args := append([]string{"-n", s.name, "exec", "-i", pod, "-c", container, "--"}, command...)
 	out, err := s.kubectl(t.Context(), "", args...)
@@ -257,7 +313,7 @@ func memory(said string) (uint64, error) {
 }
 
 // bounded fails the test unless a program got the memory of its limit, in bytes, but for the little that its context takes.
-func bounded(t *testing.T, what, said string, limit uint64) {
+func bounded(t testing.TB, what, said string, limit uint64) {
 	t.Helper()
 	if got, err := memory(said); err != nil || got > limit || got < limit/2 {
 		t.Errorf("%s: of %d bytes it got %d, %v", what, limit, got, err)
@@ -265,7 +321,7 @@ func bounded(t *testing.T, what, said string, limit uint64) {
 }
 
 // mounts are the places of this namespace where something is mounted.
-func mounts(t *testing.T) []string {
+func mounts(t testing.TB) []string {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -279,7 +335,7 @@ func mounts(t *testing.T) []string {
 }
 
 // processes are those of the node's pods that are not lgpu's own: they have the test's programs.
-func processes(t *testing.T) []string {
+func processes(t testing.TB) []string {
 	t.Helper()
 	var all []string
 	entries, err := os.ReadDir("/proc")
