@@ -194,11 +194,17 @@ PLANE_LDFLAGS = -s -w -X k8s.io/component-base/version.gitVersion=$(PLANE_VERSIO
 	-X k8s.io/component-base/version.gitMajor=1 \
 	-X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(PLANE_VERSION))) \
 	-X k8s.io/client-go/pkg/version.gitVersion=$(PLANE_VERSION)
+# What kwok does for nodes and pods, as released with it.
+KWOK_STAGES := node/fast/node-initialize node/heartbeat-with-lease/node-heartbeat-with-lease pod/fast/pod-ready pod/fast/pod-delete
 .PHONY: kube-control-plane
 kube-control-plane:
 	for program in . k8s.io/kubernetes/cmd/kubectl helm.sh/helm/v4/cmd/helm; do \
 		$(GOBUILD) -C kube/controlplane build -o ../../$(PLANE)/ -ldflags '$(PLANE_LDFLAGS)' $$program || exit 1; \
 	done
+	$(GOBUILD) -C kube/kwok build -o ../../$(PLANE)/ -ldflags '-s -w' sigs.k8s.io/kwok/cmd/kwok
+	for stage in $(KWOK_STAGES); do \
+		echo --- && cat "$$($(GO) -C kube/kwok list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage/$$stage.yaml" || exit 1; \
+	done > $(PLANE)/kwok.yaml
 	cd kube/controlplane && CGO_ENABLED=0 $(GO) vet ./...
 
 # The rest of a node for tests, as released: the kubelet, of the same packages as the control plane, and what runs containers.

@@ -1,5 +1,6 @@
 // Package test runs the driver beside a real control plane: etcd, API server, stock scheduler and the controllers of claims,
-// built of their own modules by make kube-control-plane. There is no kubelet: the tests make Nodes, and call the driver as one.
+// built of their own modules by make kube-control-plane. There is no kubelet: the tests make Nodes, and call the driver as one,
+// or kwok plays many.
 package test
 
 import (
@@ -18,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// binary is the control plane, and tools beside it are kubectl and helm.
+// binary is the control plane, and tools beside it are kubectl, helm and kwok.
 const binary = "../../build/kube/controlplane"
 
 // envRequired makes it a failure that the control plane is not built, as all is required.

@@ -64,25 +64,31 @@ func many(n int, do func(i int) error) error {
 	return group.Wait()
 }
 
-// furnish makes nodes with devices, which go with the test.
+// furnish makes nodes with devices, which go with the test, and waits until their kubelets say that they are ready.
 func (c *cluster) furnish(t *testing.T, nodes int) {
 	t.Helper()
+	c.kubelets(t)
 	t.Cleanup(func() {
 		ctx := context.Background()
 		c.ResourceV1().ResourceSlices().DeleteCollection(ctx, now(), metav1.ListOptions{})
 		c.CoreV1().Nodes().DeleteCollection(ctx, now(), metav1.ListOptions{})
 	})
+	begun := time.Now()
 	err := many(nodes, func(i int) error {
 		name := fmt.Sprintf("scale-%d", i)
 		s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
 			Driver: slice.Driver, NodeName: &name, Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
 			Devices: inventory(i)}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, played: "true"}}}
 		_, err := c.ResourceV1().ResourceSlices().Create(t.Context(), s, metav1.CreateOptions{})
-		return errors.Join(err, c.makeNode(t.Context(), name))
+		_, other := c.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+		return errors.Join(err, other)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.awaitReady(t, nodes)
+	t.Logf("%d nodes are ready after %.1f s", nodes, time.Since(begun).Seconds())
 }
 
 func nameOf(part int64) string { return "part-" + strconv.FormatInt(part, 10) }
@@ -92,7 +98,8 @@ func partOf(n int64) *resourceapi.ExactDeviceRequest {
 }
 
 // The stock scheduler gives many pods their parts of many devices, and no device more than it has: a program that knows nothing
-// of lgpu or Kubernetes' libraries adds up what was allocated. How long it takes is said, and is no condition.
+// of lgpu or Kubernetes' libraries adds up what was allocated. kwok plays the kubelets, so that the pods run. How long it takes
+// is said, and is no condition.
 func TestScale(t *testing.T) {
 	c := plane(t)
 	nodes, pods, kinds := 10, 10*devicesPerNode*4+5, small
@@ -118,8 +125,9 @@ func TestScale(t *testing.T) {
 	begun := time.Now()
 	created := make(chan error, 1)
 	go func() { created <- many(pods, func(i int) error { return c.addPart(ctx, ns, i, kinds) }) }()
-	bound, refused := map[string]bool{}, map[string]bool{}
-	for len(bound) < fit || len(bound)+len(refused) < pods {
+	bound, runs, refused := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	var scheduled time.Duration
+	for len(runs) < fit || len(runs)+len(refused) < pods {
 		var p *corev1.Pod
 		select {
 		case p = <-changes:
@@ -130,18 +138,21 @@ func TestScale(t *testing.T) {
 			created = nil
 			continue
 		case <-ctx.Done():
-			t.Fatalf("%d of %d pods are bound and %d refused", len(bound), pods, len(refused))
+			t.Fatalf("of %d pods %d are bound, %d run and %d are refused", pods, len(bound), len(runs), len(refused))
 		}
-		if p.Spec.NodeName != "" {
-			bound[p.Name] = true
-			delete(refused, p.Name)
-		} else if unschedulable(p) {
+		switch {
+		case p.Spec.NodeName == "" && unschedulable(p):
 			refused[p.Name] = true
+		case p.Spec.NodeName != "" && !bound[p.Name]:
+			bound[p.Name], scheduled = true, time.Since(begun)
+			delete(refused, p.Name)
+		}
+		if p.Status.Phase == corev1.PodRunning {
+			runs[p.Name] = true
 		}
 	}
-	took := time.Since(begun)
-	t.Logf("%d nodes x %d devices: %d pods bound in %.1f s, %.0f a second; %d refused", nodes, devicesPerNode, len(bound), took.Seconds(),
-		float64(len(bound))/took.Seconds(), len(refused))
+	t.Logf("%d nodes x %d devices: %d pods are bound after %.1f s, %.0f a second, and run after %.1f s; %d are refused", nodes,
+		devicesPerNode, len(bound), scheduled.Seconds(), float64(len(bound))/scheduled.Seconds(), time.Since(begun).Seconds(), len(refused))
 	c.addUp(t, len(bound))
 }
 
