@@ -87,8 +87,11 @@ func TestPrepared(t *testing.T) {
 }
 
 // A program that the device waits for has nothing queued. Something is prepared in any case, so that the device has work
-// while the program wakes up: 400 µs. On a busy host a launch may seem to take so long that next to nothing fits.
+// while the program wakes up: 400 µs. On a busy host a launch may seem to take so long that next to nothing fits, or the device,
+// which is a thread there, may be so late that something was queued: now and then.
 func TestPreparedWithNothingQueued(t *testing.T) {
+	const late = 4
+	more := 0
 	for deadline := time.Now().Add(patience); !t.Failed(); {
 		_, c, p := capped(t, "CARD_LAUNCH=25000")
 		if m, _, err := p.try(20 * time.Millisecond); err == nil { // by then it has prepared all that it may
@@ -96,14 +99,14 @@ func TestPreparedWithNothingQueued(t *testing.T) {
 		}
 		p.opens(c, 2)
 		n := c.prepared()
-		if n > 21 {
-			t.Errorf("%d launches of 20 µs were prepared", n)
-		}
-		if n >= 5 {
+		if n >= 5 && n <= 21 {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Errorf("%d launches were prepared", n)
+		if n > 21 {
+			more++
+		}
+		if more > late || time.Now().After(deadline) {
+			t.Errorf("%d launches of 20 µs were prepared, and too many %d times", n, more)
 		}
 	}
 }
