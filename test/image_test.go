@@ -56,6 +56,8 @@ func imagePlace(t *testing.T) (p *place, folder string) {
 		}
 	}
 	p = newPlace(t)
+	// CRIU dumps no program in a session that the PID namespace does not know, as is that of what the first process starts.
+	p.sessions = true
 	p.env = append(p.env, "LGPU_CRIU="+path)
 	folder = filepath.Join(p.dir, "images")
 	if err := os.Mkdir(folder, 0o700); err != nil {

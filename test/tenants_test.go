@@ -34,6 +34,8 @@ type place struct {
 	t   *testing.T
 	dir string
 	env []string
+	// sessions: each program that the test starts begins one, and not a process group alone.
+	sessions bool
 }
 
 func newPlace(t *testing.T) *place {
@@ -43,7 +45,7 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t, dir, environment(dir)}
+	p := &place{t: t, dir: dir, env: environment(dir)}
 	t.Cleanup(func() {
 		if log, err := os.ReadFile(filepath.Join(dir, api.Log)); err == nil && t.Failed() {
 			t.Logf("%s:\n%s", api.Log, log)
@@ -102,9 +104,7 @@ func (p *place) command(name string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Env = p.env
-	// Its own session, too: CRIU dumps no program in a session that the PID namespace does not know,
-	// which is that of the test where the first process started it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !p.sessions, Setsid: p.sessions}
 	return cmd
 }
 
@@ -400,7 +400,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 	for _, s := range tried {
 		t.Run(unix.SignalName(s), func(t *testing.T) {
 			name := strings.TrimPrefix(unix.SignalName(s), "SIG")
-			p := &place{t, p.dir, p.env}
+			p := &place{t: t, dir: p.dir, env: p.env}
 			c := p.start("lgpu", "run", shape, "--", "bash", "-c", `trap 'echo got; exit 42' `+name+`; echo ready; while :; do read -t 1 x; [ $? -gt 128 ] || exit 9; done`)
 			c.until("ready")
 			if err := c.Process.Signal(s); err != nil {
@@ -413,7 +413,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 		})
 	}
 	t.Run("default", func(t *testing.T) {
-		p := &place{t, p.dir, p.env}
+		p := &place{t: t, dir: p.dir, env: p.env}
 		c := p.start("lgpu", "run", shape, "--", "sh", "-c", "echo ready; exec cat")
 		c.until("ready")
 		if err := c.Process.Signal(unix.SIGTERM); err != nil {
@@ -424,7 +424,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 		}
 	})
 	t.Run("stop", func(t *testing.T) {
-		p := &place{t, p.dir, p.env}
+		p := &place{t: t, dir: p.dir, env: p.env}
 		c := p.start("lgpu", "run", shape, "--", "sh", "-c", "echo $$; exec cat")
 		pid := (<-c.lines)
 		if err := c.Process.Signal(unix.SIGTSTP); err != nil {
