@@ -208,9 +208,6 @@ func (p Program) ask(ctx context.Context, action string, kind int64, options mes
 	}
 	var said tail
 	c.Stderr = &said
-	if at.terminal != nil {
-		c.Stdin = at.terminal
-	}
 	c.ExtraFiles = append([]*os.File{its}, files...)
 	err = at.start(c)
 	if err := errors.Join(err, its.Close()); err != nil {

@@ -2,9 +2,7 @@ package criu
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -12,8 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The file that has what the program had open: two words that say what it is, and for each file a length and a message
-// (CRIU's fdinfo.proto), whose inner message of a regular file (regfile.proto) is read here.
+// The list that has what the program had open, for each file a message (CRIU's fdinfo.proto), whose inner message of a file on
+// some file system (regfile.proto) is read here.
 const (
 	filesName  = "files.img"
 	filesMagic = 0x56303138
@@ -27,8 +25,8 @@ const (
 	regMode    = 10
 )
 
-// File is one that a program has open on some file system, as an image has it.
-type File struct {
+// openFile is one that a program has open on some file system, as an image has it.
+type openFile struct {
 	Name     string
 	Flags    int   // open(2)
 	Mode     int   // stat(2)
@@ -40,7 +38,7 @@ type File struct {
 // Positions are those of external files in an image, by Stream.Key.
 func Positions(dir string) (map[string]int64, error) {
 	all := map[string]int64{}
-	_, err := editFiles(dir, func(f File) bool {
+	_, err := editFiles(dir, func(f openFile) bool {
 		if f.External && f.Name != "" {
 			all[f.Name[1:]] = f.Position
 		}
@@ -53,7 +51,7 @@ func Positions(dir string) (map[string]int64, error) {
 // writes, such as a log, is longer when the program has gone on after its image was taken. Such files are opened at the places
 // where they were then. Names are looked up below root. Others, and those that have become shorter, are left for CRIU to refuse.
 func AllowGrown(dir, root string) error {
-	b, err := editFiles(dir, func(f File) bool {
+	b, err := editFiles(dir, func(f openFile) bool {
 		if f.External || f.Size < 0 || f.Mode&unix.S_IFMT != unix.S_IFREG || f.Flags&unix.O_ACCMODE == unix.O_RDONLY {
 			return false
 		}
@@ -72,16 +70,8 @@ func AllowGrown(dir, root string) error {
 
 // editFiles calls a function with each file of an image, which says whether its size is to be forgotten. It returns the file
 // of files with that done, nil if there was nothing to do.
-func editFiles(dir string, forget func(File) bool) ([]byte, error) {
-	f, err := os.Open(filepath.Join(dir, filesName))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFiles+1))
-	if err == nil && len(b) > maxFiles {
-		err = unix.EFBIG
-	}
+func editFiles(dir string, forget func(openFile) bool) ([]byte, error) {
+	b, err := readList(filepath.Join(dir, filesName), maxFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -96,35 +86,29 @@ func editFiles(dir string, forget func(File) bool) ([]byte, error) {
 }
 
 // editList is editFiles for the text of the file.
-func editList(b []byte, forget func(File) bool) (out []byte, changed bool, err error) {
-	damaged := errors.New("it is damaged")
-	if len(b) < 8 || binary.LittleEndian.Uint32(b) != imageMagic || binary.LittleEndian.Uint32(b[4:]) != filesMagic {
-		return nil, false, errors.New("it is none of criu's")
-	}
-	out, b = append(out, b[:8]...), b[8:]
-	for len(b) > 0 {
-		if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
-			return nil, false, damaged
-		}
-		length := binary.LittleEndian.Uint32(b)
-		entry := b[4 : 4+length]
-		b = b[4+length:]
+func editList(b []byte, forget func(openFile) bool) (out []byte, changed bool, err error) {
+	out = append(out, b[:min(len(b), 8)]...)
+	err = eachEntry(b, filesMagic, func(entry []byte) error {
 		reg, err := regular(entry)
 		if err != nil {
-			return nil, false, damaged
+			return err
 		}
 		if reg != nil {
 			file, err := parseFile(reg)
 			if err != nil {
-				return nil, false, damaged
+				return err
 			}
 			if forget(file) {
-				m := message(without(entry, fileReg))
+				m := without(entry, fileReg)
 				m.inner(fileReg, without(reg, regSize))
 				entry, changed = m, true
 			}
 		}
 		out = append(binary.LittleEndian.AppendUint32(out, uint32(len(entry))), entry...)
+		return nil
+	})
+	if err != nil {
+		return nil, false, err
 	}
 	return out, changed, nil
 }
@@ -140,8 +124,8 @@ func regular(entry []byte) (reg []byte, err error) {
 	return reg, err
 }
 
-func parseFile(reg []byte) (File, error) {
-	f := File{Size: -1}
+func parseFile(reg []byte) (openFile, error) {
+	f := openFile{Size: -1}
 	err := fields(reg, func(field protowire.Number, number int64, bytes []byte) error {
 		switch field {
 		case regFlags:

@@ -11,7 +11,7 @@ import (
 )
 
 // listOf is the file of files with some regular ones and one that is something else.
-func listOf(files ...File) []byte {
+func listOf(files ...openFile) []byte {
 	b := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, imageMagic), filesMagic)
 	add := func(entry message) { b = append(binary.LittleEndian.AppendUint32(b, uint32(len(entry))), entry...) }
 	var other message
@@ -45,10 +45,10 @@ func TestAllowGrown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	file := func(name string, flags int) File {
-		return File{Name: "/" + name, Flags: flags, Mode: unix.S_IFREG | 0o600, Position: 3, Size: 4}
+	file := func(name string, flags int) openFile {
+		return openFile{Name: "/" + name, Flags: flags, Mode: unix.S_IFREG | 0o600, Position: 3, Size: 4}
 	}
-	files := []File{
+	files := []openFile{
 		file("grown", os.O_WRONLY), file("grown", os.O_RDWR|os.O_APPEND), file("same", os.O_WRONLY), file("cut", os.O_WRONLY),
 		file("read", os.O_RDONLY), file("gone", os.O_WRONLY),
 		{Name: "file[1b:12]", Flags: os.O_WRONLY, Mode: unix.S_IFREG, Position: 7, Size: 4, External: true},
@@ -62,10 +62,10 @@ func TestAllowGrown(t *testing.T) {
 		t.Fatal(err)
 	}
 	files[0].Size, files[1].Size = -1, -1
-	var got []File
+	var got []openFile
 	b, err := os.ReadFile(list)
 	if err == nil {
-		_, _, err = editList(b, func(f File) bool { got = append(got, f); return false })
+		_, _, err = editList(b, func(f openFile) bool { got = append(got, f); return false })
 	}
 	if err != nil || len(got) != len(files) {
 		t.Fatalf("%+v, %v", got, err)
@@ -88,21 +88,21 @@ func TestAllowGrown(t *testing.T) {
 
 // FuzzFiles: what is no file of files is an error, and one that is stays one when sizes are forgotten.
 func FuzzFiles(f *testing.F) {
-	f.Add(listOf(File{Name: "/a", Flags: 1, Mode: unix.S_IFREG, Size: 3}, File{Name: "file[1:2]", External: true, Size: -1}))
+	f.Add(listOf(openFile{Name: "/a", Flags: 1, Mode: unix.S_IFREG, Size: 3}, openFile{Name: "file[1:2]", External: true, Size: -1}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		same, changed, err := editList(b, func(File) bool { return false })
+		same, changed, err := editList(b, func(openFile) bool { return false })
 		if err != nil {
 			return
 		}
 		if changed || !bytes.Equal(same, b) {
 			t.Error("it is changed without a reason")
 		}
-		out, _, err := editList(b, func(File) bool { return true })
+		out, _, err := editList(b, func(openFile) bool { return true })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := editList(out, func(f File) bool {
+		if _, _, err := editList(out, func(f openFile) bool {
 			if f.Size >= 0 {
 				t.Errorf("%+v has a size", f)
 			}

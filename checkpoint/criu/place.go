@@ -22,6 +22,9 @@ type place struct {
 
 // start starts a command there. It does nothing of interest before it is asked for something.
 func (p place) start(c *exec.Cmd) error {
+	if p.terminal != nil {
+		c.Stdin = p.terminal
+	}
 	start := c.Start
 	if p.mounts != 0 {
 		start = func() error { return onThread(func() error { return enterAndStart(p.mounts, c) }) }

@@ -2,10 +2,8 @@ package criu
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -187,12 +185,10 @@ func called(pid int) string {
 	return strconv.Quote(strings.TrimSpace(string(text)))
 }
 
-// The file that has the processes of an image: two words that say what it is, and for each process a length and a message
-// with the numbers of the process and of its threads.
+// The list that has the processes of an image, for each a message with the numbers of the process and of its threads.
 const (
 	treeName   = "pstree.img"
 	treeMagic  = 0x50273030
-	imageMagic = 0x54564319
 	maxTree    = 16 << 20
 	treePID    = 1
 	treeThread = 5
@@ -200,12 +196,7 @@ const (
 
 // tree returns the numbers of the processes and threads of an image, the root's first.
 func tree(dir string) ([]int, error) {
-	f, err := os.Open(filepath.Join(dir, treeName))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxTree))
+	b, err := readList(filepath.Join(dir, treeName), maxTree)
 	if err != nil {
 		return nil, err
 	}
@@ -217,16 +208,11 @@ func tree(dir string) ([]int, error) {
 }
 
 func parseTree(b []byte) ([]int, error) {
-	damaged := errors.New("it is damaged")
-	if len(b) < 8 || binary.LittleEndian.Uint32(b) != imageMagic || binary.LittleEndian.Uint32(b[4:]) != treeMagic {
-		return nil, errors.New("it is none of criu's")
-	}
-	b = b[8:]
 	var pids []int
 	had := map[int64]bool{}
 	add := func(n int64) error {
 		if n < 2 || n > 1<<22 { // the most that the kernel has
-			return damaged
+			return errDamaged
 		}
 		if !had[n] {
 			had[n] = true
@@ -234,16 +220,8 @@ func parseTree(b []byte) ([]int, error) {
 		}
 		return nil
 	}
-	for len(b) > 0 {
-		if len(b) < 4 {
-			return nil, damaged
-		}
-		length := binary.LittleEndian.Uint32(b)
-		b = b[4:]
-		if uint64(length) > uint64(len(b)) {
-			return nil, damaged
-		}
-		err := fields(b[:length], func(field protowire.Number, number int64, packed []byte) error {
+	err := eachEntry(b, treeMagic, func(entry []byte) error {
+		return fields(entry, func(field protowire.Number, number int64, packed []byte) error {
 			switch {
 			case field != treePID && field != treeThread:
 			case packed == nil:
@@ -252,7 +230,7 @@ func parseTree(b []byte) ([]int, error) {
 				for len(packed) > 0 {
 					v, n := protowire.ConsumeVarint(packed)
 					if n < 0 {
-						return damaged
+						return errDamaged
 					}
 					packed = packed[n:]
 					if err := add(int64(v)); err != nil {
@@ -262,13 +240,12 @@ func parseTree(b []byte) ([]int, error) {
 			}
 			return nil
 		})
-		if err != nil {
-			return nil, damaged
-		}
-		b = b[length:]
+	})
+	if err == nil && len(pids) == 0 {
+		err = errDamaged
 	}
-	if len(pids) == 0 {
-		return nil, damaged
+	if err != nil {
+		return nil, err
 	}
 	return pids, nil
 }

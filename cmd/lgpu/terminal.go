@@ -11,28 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// start is the starter of a command that needs a terminal where this one has none: as the first process of a session
-// of its own, whose terminal stands between the standard input and output of this command. Closing it brings the last output.
-func (s *standIn) start(path string, argv []string, attr *os.ProcAttr) (*os.Process, func() error, error) {
-	ready, its, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	a, sys := *attr, *attr.Sys
-	a.Files = []*os.File{s.program, s.program, os.Stderr, standInReady: its}
-	sys.Setsid, sys.Setctty = true, true // Ctty is 0
-	a.Sys = &sys
-	process, err := os.StartProcess(path, argv, &a)
-	s.program.Close() // the other one's now
-	its.Close()
-	go func() {
-		_, _ = io.Copy(io.Discard, ready)
-		ready.Close()
-		s.feed()
-	}()
-	return process, nil, err
-}
-
 // standInReady is the descriptor that a command which was started in a terminal closes when that is plain and input may come.
 const standInReady = 3
 
@@ -74,6 +52,28 @@ func newStandIn(in io.Reader, out io.Writer) (*standIn, error) {
 		_, _ = io.Copy(out, user) // ends with the last process that has the terminal, or by close
 	}()
 	return s, nil
+}
+
+// start is the starter of a command that needs a terminal where this one has none: as the first process of a session
+// of its own, whose terminal stands between the standard input and output of this command. Closing it brings the last output.
+func (s *standIn) start(path string, argv []string, attr *os.ProcAttr) (*os.Process, func() error, error) {
+	ready, its, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	a, sys := *attr, *attr.Sys
+	a.Files = []*os.File{s.program, s.program, os.Stderr, standInReady: its}
+	sys.Setsid, sys.Setctty = true, true // Ctty is 0
+	a.Sys = &sys
+	process, err := os.StartProcess(path, argv, &a)
+	s.program.Close() // the other one's now
+	its.Close()
+	go func() {
+		_, _ = io.Copy(io.Discard, ready)
+		ready.Close()
+		s.feed()
+	}()
+	return process, nil, err
 }
 
 // feed brings the input to the program, and its end: an input that ends within a line ends that first.
