@@ -118,8 +118,7 @@ func Streams(pid, launcher int) ([]Stream, error) {
 		}
 		s := stream(fd, name, &st)
 		if mount := descriptorNumber(from, fd, "mnt_id", 10); name[0] == '/' && s.Kind != KindTerminal && !mounts[mount] {
-			s.External = externalFile(mount, &st)
-			s.Key = s.External[1:]
+			s.External, s.Key = externalFile(mount, &st)
 		}
 		all = append(all, s)
 	}
@@ -153,18 +152,17 @@ func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 			if err != nil || name[0] != '/' || unix.Stat(path, &st) != nil {
 				continue
 			}
-			s, external := stream(fd, name, &st), externalFile(mount, &st)
+			s := stream(fd, name, &st)
 			if s.Kind == KindTerminal && !terminal {
 				terminal = true
 				all = append(all, s)
 			}
-			s.Key = external[1:]
+			s.External, s.Key = externalFile(mount, &st)
 			if s.Kind == KindTerminal || mounts[mount] || given[s.Key] ||
 				unix.Stat(name, &named) != nil || named.Dev != st.Dev || named.Ino != st.Ino {
 				continue
 			}
-			s.External, s.Path = external, name
-			s.Flags = flagsOf(pid, fd)
+			s.Path, s.Flags = name, flagsOf(pid, fd)
 			i := slices.IndexFunc(all, func(o Stream) bool { return o.Key == s.Key })
 			if i < 0 {
 				all = append(all, s)
@@ -212,11 +210,12 @@ func (s Stream) Open(position int64) (*os.File, error) {
 	return f, nil
 }
 
-// externalFile is what CRIU calls a file that it is to know nothing more of. In an image it has the same name without the first
-// letter, as files have theirs without the first slash: what is given in its place under that name is taken as it is, and under
-// the other it is opened anew, at the same offset, and must be as long.
-func externalFile(mount int, st *unix.Stat_t) string {
-	return fmt.Sprintf("file[%x:%x]", mount, st.Ino)
+// externalFile is what CRIU calls a file that it is to know nothing more of, and its Stream.Key. That is the same name without
+// the first letter, as files have theirs without the first slash: what is given in its place under the key is taken as it is, and
+// under the name it is opened anew, at the same offset, and must be as long.
+func externalFile(mount int, st *unix.Stat_t) (name, key string) {
+	name = fmt.Sprintf("file[%x:%x]", mount, st.Ino)
+	return name, name[1:]
 }
 
 // KindTerminal is the Stream.Kind of a terminal.

@@ -147,7 +147,8 @@ func (o *outside) findable(pid, fd int, name string, mounts map[int]bool) bool {
 		unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), &st) != nil {
 		return true
 	}
-	return o.given[externalFile(mount, &st)[1:]] || stream(fd, name, &st).Kind == KindTerminal
+	_, key := externalFile(mount, &st)
+	return o.given[key] || stream(fd, name, &st).Kind == KindTerminal
 }
 
 // pipe notes an end of a pipe.
