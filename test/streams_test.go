@@ -84,12 +84,7 @@ func TestCheckpointTerminal(t *testing.T) {
 	r.expect("stepped 1", "step 1")
 	r.expect("intact after 1 steps", "check")
 	r.end()
-	r = p.restore(image)
-	r.expect("intact after 0 steps", "check")
-	r.Process.Signal(unix.SIGTERM)
-	if s := r.status(); s != 128+int(unix.SIGTERM) {
-		t.Errorf("status %d after SIGTERM: %s", s, r.stderr.String())
-	}
+	p.terminated(image, "intact after 0 steps")
 }
 
 // A contained program has files that its launcher opened, outside of its namespace. Those that are its standard streams are the
