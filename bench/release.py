@@ -22,23 +22,42 @@ import time
 from overcommit import GIB, HERE, MIB, Bench, Cuda, Program, say, spread
 
 
+class Noise:
+    """Memory in blocks, the first of which are filled with random words: written bytes of size."""
+
+    def __init__(self, size, written):
+        self.cuda, step = Cuda(), min(size // 8, GIB) // MIB * MIB
+        self.part = min(step, 64 * MIB)
+        blocks = [self.cuda.alloc(step).value for _ in range(size // step)]
+        pieces = [ctypes.c_uint64(block + offset) for block in blocks for offset in range(0, step - self.part + 1, self.part)]
+        self.noise = ctypes.create_string_buffer(os.urandom(self.part + 8192))
+        self.seen = ctypes.create_string_buffer(self.part)
+        self.pieces = [[at, n % 4096] for n, at in enumerate(pieces[:written // self.part])]  # each begins elsewhere in the noise
+        self.change(1)
+
+    def change(self, part):
+        """Has other words in this part of the pieces."""
+        for piece in self.pieces[:round(part * len(self.pieces))]:
+            piece[1] += 4096 - 8192 * (piece[1] >= 4096)
+            self.cuda.call("cuMemcpyHtoD_v2", piece[0], ctypes.byref(self.noise, piece[1]), ctypes.c_size_t(self.part))
+
+    def bad(self):
+        """How many pieces have other words than they should."""
+        bad, libc = 0, ctypes.CDLL(None)
+        for at, words in self.pieces:
+            self.cuda.call("cuMemcpyDtoH_v2", self.seen, at, ctypes.c_size_t(self.part))
+            bad += libc.memcmp(self.seen, ctypes.byref(self.noise, words), ctypes.c_size_t(self.part)) != 0
+        return bad
+
+
 def random(size, written):
-    """Holds memory in blocks, the first of which are filled with random words; checks them for each line of input."""
-    cuda, step, libc = Cuda(), min(size // 8, GIB) // MIB * MIB, ctypes.CDLL(None)
-    part = min(step, 64 * MIB)
-    blocks = [cuda.alloc(step).value for _ in range(size // step)]
-    pieces = [ctypes.c_uint64(block + offset) for block in blocks for offset in range(0, step - part + 1, part)][:written // part]
-    noise = ctypes.create_string_buffer(os.urandom(part + 4096))
-    seen = ctypes.create_string_buffer(part)
-    for n, at in enumerate(pieces):  # each piece begins elsewhere in the noise
-        cuda.call("cuMemcpyHtoD_v2", at, ctypes.byref(noise, n % 4096), ctypes.c_size_t(part))
+    """Has random data, and checks them for each line of input; a number is a percentage of them that changes first."""
+    noise = Noise(size, written)
     say(ready=True)
-    for _ in sys.stdin:
-        bad = 0
-        for n, at in enumerate(pieces):
-            cuda.call("cuMemcpyDtoH_v2", seen, at, ctypes.c_size_t(part))
-            bad += libc.memcmp(seen, ctypes.byref(noise, n % 4096), ctypes.c_size_t(part)) != 0
-        say(bad=bad)
+    for line in sys.stdin:
+        if line.strip():
+            noise.change(float(line) / 100)
+        say(bad=noise.bad())
 
 
 class Driver:
