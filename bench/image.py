@@ -8,8 +8,8 @@
     again   a program with --gib of random data: an image of it, and a second one when 5 % of the data have changed
     move    a program with --gib of random data moves from device 0 to device 1 and back: how long it stands still
     full    an image is restored while another program has the device's memory, and when that has ended
-    start   a PyTorch server with --gib of weights: from the start of its process to its first answer, beside the same from
-            lgpu restore, with weights and image in the page cache; also of one that captures CUDA graphs before it answers
+    start   a server with --gib of weights, PyTorch with transformers: from the start of its process to its first answer, beside the
+            same from lgpu restore, with weights and image in the page cache
 
 Needs root, CRIU (LGPU_CRIU) and room in --dir. Every row checks that memory has the bits that it had. Prints Markdown; appends
 results to FILE as lines of JSON.
@@ -24,68 +24,33 @@ import tempfile
 import time
 
 import overcommit
-from overcommit import GIB, MIB, Bench, Program, say, spread
+from overcommit import GIB, Bench, Program, say, spread
 from release import Random
 
 WAYS = {"lgpu": ["--device", "0"], "lgpu --overcommit": ["--device", "0", "--overcommit"]}
 
 
-class Model:
-    """Layers of a transformer with weights of so many bytes, in halves, as a server has them."""
-    WIDTH = 8192
-
-    def __init__(self, torch, size):
-        each = 2 * (4 + 8) * self.WIDTH ** 2
-        self.torch, self.layers = torch, max(size // each, 1)
-        self.names = {"%d.%s" % (i, name): shape for i in range(self.layers)
-                      for name, shape in (("qkv", (3 * self.WIDTH, self.WIDTH)), ("out", (self.WIDTH, self.WIDTH)),
-                                          ("up", (4 * self.WIDTH, self.WIDTH)), ("down", (self.WIDTH, 4 * self.WIDTH)))}
-
-    def write(self, path):
-        from safetensors.torch import save_file
-        self.torch.manual_seed(0)
-        save_file({name: (self.torch.randn(shape, device="cuda") / self.WIDTH ** 0.5).half().cpu() for name, shape in self.names.items()}, path)
-
-    def load(self, path):
-        from safetensors.torch import load_file
-        self.weights = load_file(path, device="cuda")
-
-    def answer(self, x):
-        t = self.torch
-        for i in range(self.layers):
-            w = lambda name: self.weights["%d.%s" % (i, name)]
-            q, k, v = (t.nn.functional.layer_norm(x, (self.WIDTH,)) @ w("qkv").T).view(1, -1, 3, 64, self.WIDTH // 64).permute(2, 0, 3, 1, 4)
-            a = t.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, -1, self.WIDTH)
-            x = x + a @ w("out").T
-            x = x + t.nn.functional.gelu(t.nn.functional.layer_norm(x, (self.WIDTH,)) @ w("up").T) @ w("down").T
-        return x
-
-
 def serve(what):
-    """A server: loads its weights, captures graphs of so many shapes, and answers each line of input."""
-    size, graphs, path = what.split(",", 2)
+    """A server of a language model from a folder, as transformers loads it: answers each line of input with the words that follow.
+    The folder is made where there is none, with random weights of so many bytes in all, in layers as Llama 3 8B has them."""
+    size, path = what.split(",", 1)
     import torch
-    torch.set_grad_enabled(False)
-    model = Model(torch, int(size))
+    import transformers
     if not os.path.exists(path):
-        model.write(path)
-    model.load(path)
-    x = (torch.arange(16 * model.WIDTH, device="cuda") % 251 / 251).half().view(1, 16, model.WIDTH)
-    captured = []
-    for n in range(1, int(graphs) + 1):
-        some = x.repeat(1, n, 1)
-        model.answer(some)  # as servers warm up before they capture
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = model.answer(some)
-        captured.append((graph, result))
+        layers = max((int(size) - 2 * 128256 * 4096 * 2) // (2 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)), 1)
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers,
+                                          num_attention_heads=32, num_key_value_heads=8, dtype="bfloat16")
+        with torch.device("cuda"):
+            made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        made.save_pretrained(path)
+        del made
+        torch.cuda.empty_cache()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, device_map="cuda")
+    asked = torch.arange(1, 65, device="cuda").view(1, 64)
 
     def ask():
-        if captured:
-            captured[0][0].replay()
-            return captured[0][1].float().square().mean().item().hex()
-        return model.answer(x).float().square().mean().item().hex()
+        return model.generate(asked, attention_mask=torch.ones_like(asked), max_new_tokens=16, do_sample=False, pad_token_id=0).tolist()
     say(ready=True, result=ask())
     for _ in sys.stdin:
         say(result=ask())
@@ -238,44 +203,43 @@ def cache(directory):
 
 
 def start(b, options, size):
-    weights = os.path.join(options.dir, "weights.safetensors")
+    model = os.path.join(options.dir, "model")
+    what = "%d,%s" % (size, model)
     print("\n| a server of %.3g GiB of weights | s to its first answer | times faster | phases, s | wrong answers |\n|---|---|---|---|---|"
           % (size / GIB))
-    for graphs in (0, 16):
-        what = "%d,%d,%s" % (size, graphs, weights)
-        name = "that has captured %d graphs" % graphs if graphs else "without graphs"
-        Program(b, "server", None, what).close()  # makes the file, and brings all to the page cache
-        cold, right = [], ""
-        for _ in range(options.rounds):
-            began = time.perf_counter()
-            p = Program(b, "server", WAYS["lgpu"], what)
-            cold.append(time.perf_counter() - began)
-            right = p.ready["result"]
-            p.close()
-        print("| %s, started | %s | | | |" % (name, spread(cold)), flush=True)
-        b.report("start", graphs=graphs, way="started", bytes=size, seconds=cold)
-        for way, ways in WAYS.items():
-            directory, got, wrong = os.path.join(options.dir, "start%d%s" % (graphs, way.replace(" ", ""))), [], 0
-            try:
-                p = Program(b, "server", ways, what)
-                image(b, p, directory, "--stop")
-                p.proc.wait()
-                for _ in range(options.rounds):
-                    cache(directory)
-                    began = time.perf_counter()
-                    p = Restored(b, directory)
-                    wrong += p.ask()["result"] != right
-                    got.append(time.perf_counter() - began)
-                    p.close()
-                phases = p.phases()
-            except (RuntimeError, OSError, subprocess.CalledProcessError) as e:
-                print("| %s, %s | FAILED: %s |" % (name, way, e), flush=True)
-                continue
-            finally:
-                shutil.rmtree(directory, ignore_errors=True)
-            print("| %s, restored: %s | %s | %.1f | %s | %d |" % (
-                name, way, spread(got), sorted(cold)[len(cold) // 2] / sorted(got)[len(got) // 2], table(phases), wrong), flush=True)
-            b.report("start", graphs=graphs, way=way, bytes=size, seconds=got, phases=phases, wrong=wrong)
+    Program(b, "server", None, what).close()  # makes the folder
+    cache(model)
+    cold = []
+    for _ in range(options.rounds):
+        began = time.perf_counter()
+        p = Program(b, "server", WAYS["lgpu"], what)
+        cold.append(time.perf_counter() - began)
+        right = p.ready["result"]
+        p.close()
+    print("| started | %s | | | |" % spread(cold), flush=True)
+    b.report("start", way="started", bytes=size, seconds=cold)
+    for way, ways in reversed(WAYS.items()):
+        directory, got, wrong = os.path.join(options.dir, "start" + way.replace(" ", "")), [], 0
+        try:
+            p = Program(b, "server", ways, what)
+            image(b, p, directory, "--stop")
+            p.proc.wait()
+            for _ in range(options.rounds):
+                cache(directory)
+                began = time.perf_counter()
+                p = Restored(b, directory)
+                wrong += p.ask()["result"] != right
+                got.append(time.perf_counter() - began)
+                p.close()
+            phases = p.phases()
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as e:
+            print("| %s | FAILED: %s |" % (way, e), flush=True)
+            continue
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        print("| restored: %s | %s | %.1f | %s | %d |" % (
+            way, spread(got), sorted(cold)[len(cold) // 2] / sorted(got)[len(got) // 2], table(phases), wrong), flush=True)
+        b.report("start", way=way, bytes=size, seconds=got, phases=phases, wrong=wrong)
 
 
 def main():
@@ -296,7 +260,7 @@ def main():
     Program.script = os.path.abspath(__file__)
     b, size, made = Bench(options), int(options.gib * GIB), None if options.dir else tempfile.mkdtemp(prefix="lgpu-bench-", dir="/var/tmp")
     options.dir = options.dir or made
-    some = Program(b, "hold", [], 64 * MIB)  # a software GPU is there with its first program
+    some = Program(b, "hold", [], 64 << 20)  # a software GPU is there with its first program
     devices = json.loads(subprocess.check_output([b.lgpu, "devices", "--json"]))["devices"]
     options.devices, options.memory = len(devices), devices[0]["memory.capacity"]
     some.close()

@@ -181,6 +181,12 @@ const firstInherited = 3
 
 // ask starts CRIU in a place, sends it a request and returns its answer. Files become descriptors from firstInherited+1 on.
 func (p Program) ask(ctx context.Context, action string, kind int64, options message, at place, files ...*os.File) (answer, error) {
+	return p.askAndHear(ctx, action, kind, options, at, nil, files...)
+}
+
+// askAndHear is ask for a request with notices, of which hear is told. Its error ends the request, and is returned.
+func (p Program) askAndHear(ctx context.Context, action string, kind int64, options message, at place, hear func(notice string) error,
+	files ...*os.File) (answer, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return answer{}, fmt.Errorf("criu %s: make a socket: %w", action, err)
@@ -213,11 +219,13 @@ func (p Program) ask(ctx context.Context, action string, kind int64, options mes
 	if err := errors.Join(err, its.Close()); err != nil {
 		return answer{}, fmt.Errorf("criu %s: start %s: %w", action, p.Path, err)
 	}
-	a, err := exchange(own, request(kind, options))
+	a, heard, err := exchange(own, request(kind, options), hear)
 	close(answered)
 	_ = own.Close() // it waits for further requests until then
 	ended := c.Wait()
 	switch {
+	case heard != nil:
+		return answer{}, heard
 	case err != nil && ctx.Err() != nil:
 		return answer{}, hung(action, ctx, &said)
 	case err != nil:
@@ -236,17 +244,26 @@ func (p Program) ask(ctx context.Context, action string, kind int64, options mes
 	return a, e
 }
 
-// exchange sends a request and reads the answer.
-func exchange(socket io.ReadWriter, request []byte) (answer, error) {
-	if _, err := socket.Write(request); err != nil {
-		return answer{}, fmt.Errorf("ask: %w", err)
-	}
+// exchange sends a request and reads the answer. heard is the error of hear, after which there is none.
+func exchange(socket io.ReadWriter, request []byte, hear func(notice string) error) (a answer, heard, err error) {
 	b := make([]byte, maxAnswer)
-	n, err := socket.Read(b)
-	if err != nil || n == len(b) {
-		return answer{}, fmt.Errorf("read the answer: %w", errors.Join(err, io.ErrUnexpectedEOF))
+	for {
+		if _, err := socket.Write(request); err != nil {
+			return answer{}, heard, fmt.Errorf("ask: %w", err)
+		}
+		n, err := socket.Read(b)
+		if err != nil || n == len(b) {
+			return answer{}, heard, fmt.Errorf("read the answer: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		a, err := parseAnswer(b[:n])
+		if err != nil || a.kind != requestNotify || hear == nil {
+			return a, heard, err
+		}
+		if heard == nil {
+			heard = hear(a.notice)
+		}
+		request = noticed(heard == nil)
 	}
-	return parseAnswer(b[:n])
 }
 
 // harmless is the beginning of an error that CRIU logs and goes on after: it has no right to open more files than others.

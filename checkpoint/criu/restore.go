@@ -26,6 +26,9 @@ type Restore struct {
 	Cgroups  []string // files (cgroup.procs, or tasks) of cgroups that the program is in; others than those of this process
 	TTY      *os.File // takes the place of each terminal that the program had; nil if it had none
 	Terminal bool     // its session is that of this process, and its group where that was its session's
+	// Ready is called when all of the program is there, and none of it has run yet: it waits until Ready returns. An error ends
+	// the restore, and is its error. May be nil.
+	Ready func() error
 }
 
 // Restore starts a program. Its first process is a child of this one: who calls must wait for it.
@@ -61,7 +64,13 @@ func (p Program) Restore(ctx context.Context, r Restore) (*os.Process, error) {
 		one.number(2, int64(firstInherited+len(files)))
 		o.inner(optInheritFD, one)
 	}
-	a, err := p.ask(ctx, "restore", requestRestore, o, place{r.Mounts, r.Cgroups, r.TTY}, files...)
+	o.flag(optNotices, r.Ready != nil)
+	a, err := p.askAndHear(ctx, "restore", requestRestore, o, place{r.Mounts, r.Cgroups, r.TTY}, func(notice string) error {
+		if notice != restored {
+			return nil
+		}
+		return r.Ready()
+	}, files...)
 	if err != nil {
 		sweep(pids[0])
 	}

@@ -11,6 +11,7 @@ import (
 const (
 	requestDump     = 1
 	requestRestore  = 2
+	requestNotify   = 6 // the answer to a notice, which has this kind, too
 	requestFeatures = 9
 	requestVersion  = 10
 )
@@ -19,6 +20,7 @@ const (
 const (
 	fieldType     = 1
 	fieldOptions  = 2
+	fieldNoticed  = 3
 	fieldFeatures = 5
 )
 
@@ -31,6 +33,7 @@ const (
 	optFileLocks    = 8
 	optLogLevel     = 9
 	optLogFile      = 10
+	optNotices      = 12
 	optRstSibling   = 26
 	optInheritFD    = 27
 	optCgroups      = 34
@@ -46,6 +49,7 @@ const (
 	answerType     = 1
 	answerSuccess  = 2
 	answerRestore  = 4
+	answerNotice   = 5
 	answerErrno    = 7
 	answerFeatures = 8
 	answerMessage  = 9
@@ -88,6 +92,17 @@ func request(kind int64, options message) message {
 	return m
 }
 
+// restored is the notice that all of a program is there, and that none of it has run yet. CRIU waits for the answer.
+const restored = "post-restore"
+
+// noticed is the answer to a notice: whether to go on.
+func noticed(well bool) message {
+	var m message
+	m.number(fieldType, requestNotify)
+	m.number(fieldNoticed, map[bool]int64{true: 1}[well])
+	return m
+}
+
 // errAnswer says that what came is no answer.
 var errAnswer = errors.New("criu answers what lgpu does not understand")
 
@@ -126,7 +141,8 @@ type answer struct {
 	success  bool
 	errno    int
 	message  string
-	pid      int // of the restored process
+	pid      int    // of the restored process
+	notice   string // what has come about, where this is no answer
 	version  Version
 	features Features
 }
@@ -148,6 +164,13 @@ func parseAnswer(m []byte) (answer, error) {
 			return fields(bytes, func(field protowire.Number, number int64, _ []byte) error {
 				if field == 1 {
 					a.pid = int(int32(number))
+				}
+				return nil
+			})
+		case answerNotice:
+			return fields(bytes, func(field protowire.Number, _ int64, name []byte) error {
+				if field == 1 {
+					a.notice = string(name)
 				}
 				return nil
 			})

@@ -98,6 +98,16 @@ func (w *Writer) Path() string { return w.path }
 // Files is the folder for plain files, which Commit takes as they are then.
 func (w *Writer) Files() string { return filepath.Join(w.store.path, w.inside(filesName)) }
 
+// ChunkSize is how many bytes a chunk has.
+func (w *Writer) ChunkSize() int { return w.options.ChunkSize }
+
+// Stats are those until now; what Commit returns has the plain files, too.
+func (w *Writer) Stats() Stats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats
+}
+
 // Writing is a stream that is being written.
 type Writing struct {
 	w      *Writer

@@ -158,7 +158,7 @@ func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err 
 	line := progress.Start(c.ErrOrStderr(), "checkpoint "+path)
 	defer line.Done()
 	s := &checkpointStep{criu: program, conn: conn, path: path, line: line, phases: newPhases(), stop: k.stop, keyFile: k.key}
-	w, err := image.Create(k.to, image.Options{Progress: s.copied})
+	w, err := image.Create(k.to, image.Options{Progress: s.written})
 	if err != nil {
 		return failed(fmt.Errorf("checkpoint %s: %w", path, err))
 	}
@@ -209,14 +209,21 @@ type checkpointStep struct {
 	found   *api.CheckpointFound
 	streams []criu.Stream
 	program *imaged
-	total   int64        // bytes that have left devices
+	what    string       // is being written, in a word
+	total   int64        // bytes of it
 	done    atomic.Int64 // of them
 	ended   bool         // the daemon was told to end the program
 }
 
-// copied notes that more of what has left devices is in the image.
-func (s *checkpointStep) copied(bytes int64) {
-	measure(s.line, s.done.Add(bytes), s.total, "copied")
+// write begins to write so many bytes.
+func (s *checkpointStep) write(what string, bytes int64) {
+	s.what, s.total = what, bytes
+	s.done.Store(0)
+}
+
+// written notes that more of them are in the image.
+func (s *checkpointStep) written(bytes int64) {
+	measure(s.line, s.done.Add(bytes), s.total, s.what)
 }
 
 // now says where a program is after a checkpoint that has failed.
@@ -246,14 +253,17 @@ func (s *checkpointStep) take(ctx context.Context) (imageTaken, error) {
 	}
 	s.phases.took(left.GetProgress())
 	if files := left.GetFiles(); len(files) > 0 {
+		bytes := int64(0)
 		for _, f := range files {
-			s.total += int64(f.GetSize())
+			bytes += int64(f.GetSize())
 		}
+		s.write("copied", bytes)
 		if s.program.Files, err = writeMemory(ctx, s.writer, files); err != nil {
 			return done, s.goOn(err)
 		}
 		s.phases.end("copied")
 	}
+	devices := s.writer.Stats()
 	s.line.Set(0, 0, "dumped")
 	if err := s.dump(ctx); err != nil {
 		return done, s.goOn(err)
@@ -282,7 +292,7 @@ func (s *checkpointStep) take(ctx context.Context) (imageTaken, error) {
 		done.State = "ended"
 		s.phases.end("ended")
 	}
-	done.Written, done.Memory, done.Zero, done.Shared = stats.Written, stats.Memory, stats.Zero, stats.Shared
+	done.Written, done.Memory, done.Zero, done.Shared = stats.Written, devices.Memory, devices.Zero, devices.Shared
 	done.Phases = s.phases.all
 	done.Seconds, done.Rest = s.phases.rest()
 	return done, nil
@@ -440,6 +450,9 @@ func (s *checkpointStep) dump(ctx context.Context) error {
 
 // commit ends the image, with the key of this machine.
 func (s *checkpointStep) commit(ctx context.Context) (image.Stats, error) {
+	if err := writePages(ctx, s.writer, func(bytes int64) { s.write("written", bytes) }); err != nil {
+		return image.Stats{}, err
+	}
 	key, err := signingKey(s.keyFile)
 	if err != nil {
 		return image.Stats{}, err

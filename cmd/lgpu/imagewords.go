@@ -42,7 +42,7 @@ type imaged struct {
 }
 
 // imagedVersion is the Version that this lgpu writes and reads.
-const imagedVersion = 3
+const imagedVersion = 4
 
 // programWord is the word of an image that has an imaged.
 const programWord = "program"
@@ -177,6 +177,15 @@ func readImaged(i *image.Image) (*imaged, *api.AttachRequest, error) {
 	}
 	p.devices = i.Topology
 	return p, like, nil
+}
+
+// processes is how many bytes of an image's streams are memory of the program's processes: those that have not left a device.
+func (p *imaged) processes(i *image.Image) int64 {
+	n := i.Memory()
+	for _, f := range p.Files {
+		n -= int64(f.Size)
+	}
+	return n
 }
 
 // check says which of the libraries is not as it was, below the root folder that the program will have.

@@ -100,42 +100,84 @@ func writeMemory(ctx context.Context, w *image.Writer, files []*api.MemoryFile) 
 	return all, nil
 }
 
-// readMemory fills files that the daemon has made with what an image has of noted ones, each chunk checked before. They are
-// returned by what CRIU calls them, and are the caller's to close.
-func readMemory(ctx context.Context, i *image.Image, noted []memoryFile, made []*api.MemoryFile, progress func(int64)) (all map[string]*os.File, err error) {
-	all = map[string]*os.File{}
+// memoryFiles are files that the daemon has made for what an image has of noted ones.
+type memoryFiles struct {
+	inherit map[string]*os.File    // by what CRIU calls them
+	to      map[string]io.WriterAt // by the names of their streams
+	mapped  [][]byte
+}
+
+// openFiles opens them. They are the caller's to close.
+func openFiles(i *image.Image, noted []memoryFile, made []*api.MemoryFile) (m *memoryFiles, err error) {
+	m = &memoryFiles{map[string]*os.File{}, map[string]io.WriterAt{}, nil}
 	defer func() {
 		if err != nil {
-			closeFiles(all)
+			m.close()
 		}
 	}()
 	if len(made) != len(noted) {
 		return nil, fmt.Errorf("the daemon has made %d files for memory, not %d", len(made), len(noted))
 	}
-	to := map[string]io.WriterAt{}
 	for n, f := range made {
 		one := noted[n]
-		if s := i.Stream(one.stream()); s == nil || uint64(s.Size) != one.Size || all[one.Key] != nil {
+		if s := i.Stream(one.stream()); s == nil || uint64(s.Size) != one.Size || m.inherit[one.Key] != nil {
 			return nil, fmt.Errorf("what it says of its program: it has no memory %s of %d bytes", one.stream(), one.Size)
 		}
 		file, _, err := openMemory(f, os.O_RDWR)
 		if err != nil {
 			return nil, err
 		}
-		all[one.Key], to[one.stream()] = file, file
+		m.inherit[one.Key], m.to[one.stream()] = file, file
+		if one.Disk {
+			continue
+		}
+		// All of it is there already. Whoever writes to a file waits for others that do, but not who writes to memory.
+		memory, err := unix.Mmap(int(file.Fd()), 0, int(one.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return nil, fmt.Errorf("map a file with memory of process %d: %w", one.Client, err)
+		}
+		m.mapped, m.to[one.stream()] = append(m.mapped, memory), memoryWriter(memory)
 	}
-	return all, i.Load(ctx, to, progress)
+	return m, nil
+}
+
+// memoryWriter is memory as a file that is written to.
+type memoryWriter []byte
+
+// WriteAt writes as much as there is room for.
+func (m memoryWriter) WriteAt(b []byte, offset int64) (int, error) {
+	if offset < 0 || offset > int64(len(m)) {
+		return 0, io.ErrShortWrite
+	}
+	n := copy(m[offset:], b)
+	if n < len(b) {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+// unmap ends the writing.
+func (m *memoryFiles) unmap() {
+	for _, memory := range m.mapped {
+		_ = unix.Munmap(memory) // it is a whole mapping
+	}
+	m.mapped, m.to = nil, nil
+}
+
+// close closes the files. May be called with nil.
+func (m *memoryFiles) close() {
+	if m == nil {
+		return
+	}
+	m.unmap()
+	for _, f := range m.inherit {
+		f.Close()
+	}
 }
 
 // measure shows how many bytes of so many are done.
 func measure(line *progress.Line, done, of int64, what string) {
 	line.Measure(float64(done)/float64(max(of, 1)), size(done)+" of "+size(of), what)
-}
-
-func closeFiles(all map[string]*os.File) {
-	for _, f := range all {
-		f.Close()
-	}
 }
 
 // wantedFiles are files as the daemon is asked for them.

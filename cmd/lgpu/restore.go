@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/api"
@@ -134,13 +135,14 @@ type restoreStep struct {
 	criu   criu.Program
 	phases *phases
 
-	image    *image.Image        // until all of it has been read
-	files    string              // CRIU's, checked, in a folder of this process
-	hold     *os.File            // that folder, locked
-	memory   map[string]*os.File // with what had left devices, by what CRIU calls them
-	loaded   atomic.Int64        // bytes of that
-	tty      *os.File            // what the program has in the place of its terminal; nil if it had none
-	opened   []*os.File          // what of the program's is opened anew here
+	image    *image.Image  // until all of it has been read
+	files    string        // CRIU's, checked, in a folder of this process
+	hold     *os.File      // that folder, locked
+	pages    []*criu.Pages // CRIU's files with memory of processes
+	memory   *memoryFiles  // with what had left devices; nil if there are none
+	loaded   atomic.Int64  // bytes of that, or of the processes' memory before
+	tty      *os.File      // what the program has in the place of its terminal; nil if it had none
+	opened   []*os.File    // what of the program's is opened anew here
 	program  *imaged
 	like     *api.AttachRequest
 	about    *image.About
@@ -169,7 +171,7 @@ func (s *restoreStep) close() {
 		s.conn.Close()
 	}
 	s.remove()
-	closeFiles(s.memory)
+	s.memory.close()
 	for _, f := range s.opened {
 		f.Close()
 	}
@@ -180,6 +182,8 @@ func (s *restoreStep) close() {
 
 // remove removes the files, which are needed no more once the processes are there.
 func (s *restoreStep) remove() {
+	_ = closePages(s.pages) // they have only been read
+	s.pages = nil
 	if s.files != "" {
 		_ = os.RemoveAll(s.files) // what stays is the system's to remove, as other temporary files
 		s.files = ""
@@ -245,6 +249,9 @@ func (s *restoreStep) read(ctx context.Context, dir string, trust image.Trust) (
 		return fmt.Errorf("hold the copies: %w", err)
 	}
 	if err := i.Extract(ctx, s.files); err != nil {
+		return err
+	}
+	if s.pages, err = readPages(ctx, i, s.files, s.progress("read", s.program.processes(i))); err != nil {
 		return err
 	}
 	s.phases.end("read")
@@ -355,13 +362,15 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	if err == nil {
 		reply, err = stream.Recv()
 	}
-	if err == nil {
-		err = s.load(ctx, reply.GetFiles())
-	}
 	if err != nil {
 		return nil, nil, s.late(ctx, err)
 	}
 	s.line.Set(0, 0, "processes")
+	loading, err := s.load(ctx, reply.GetFiles())
+	if err != nil {
+		return nil, nil, s.late(ctx, err)
+	}
+	defer loading.stop()
 	root := ""
 	if s.inside != nil {
 		root = s.inside.Root()
@@ -377,12 +386,20 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	if s.inside != nil {
 		r.Mounts, r.Cgroups = s.inside.PID(), s.fenced.Entries()
 	}
+	r.Ready = func() error {
+		s.phases.end("processes")
+		err := loading.wait()
+		if s.memory != nil {
+			s.phases.end("loaded")
+		}
+		return err
+	}
 	process, err := s.criu.Restore(ctx, r)
 	s.remove()
 	if err != nil {
 		return nil, nil, s.late(ctx, failed(err))
 	}
-	s.phases.end("processes")
+	s.phases.end("started")
 	if s.inTerminal { // it has the modes now that the program's own terminal had
 		err = errors.Join(plain(s.tty), unix.Close(standInReady))
 	}
@@ -408,20 +425,35 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	return process, nil, nil
 }
 
-// load fills the files that the daemon has made for what had left devices.
-func (s *restoreStep) load(ctx context.Context, made []*api.MemoryFile) (err error) {
+// loading fills files with what had left devices, while CRIU starts the processes. None of these runs before it is over.
+type loading struct {
+	stop func() // returns when nothing is written to the files any more
+	wait func() error
+}
+
+// load begins to fill the files that the daemon has made.
+func (s *restoreStep) load(ctx context.Context, made []*api.MemoryFile) (l loading, err error) {
 	if len(s.program.Files) == 0 {
-		return nil
+		return loading{func() {}, func() error { return nil }}, nil
 	}
-	total := s.image.Memory()
-	s.memory, err = readMemory(ctx, s.image, s.program.Files, made, func(bytes int64) {
-		measure(s.line, s.loaded.Add(bytes), total, "loaded")
+	if s.memory, err = openFiles(s.image, s.program.Files, made); err != nil {
+		return l, failed(err)
+	}
+	s.phases.end("made")
+	progress := s.progress("loaded", s.image.Memory()-s.program.processes(s.image))
+	ctx, cancel := context.WithCancel(ctx)
+	g := new(errgroup.Group)
+	g.Go(func() error {
+		defer s.memory.unmap()
+		return s.image.Load(ctx, s.memory.to, progress)
 	})
-	if err != nil {
-		return failed(err)
-	}
-	s.phases.end("loaded")
-	return nil
+	return loading{stop: func() { cancel(); _ = g.Wait() }, wait: g.Wait}, nil // who stops it has another error
+}
+
+// progress shows how many of so many bytes are done.
+func (s *restoreStep) progress(what string, of int64) func(bytes int64) {
+	s.loaded.Store(0)
+	return func(bytes int64) { measure(s.line, s.loaded.Add(bytes), of, what) }
 }
 
 // late is err, or that the time is over, or that it is not wanted any more.
@@ -439,7 +471,9 @@ func (s *restoreStep) late(ctx context.Context, err error) error {
 func (s *restoreStep) streams() (inherit map[string]*os.File, external []string, err error) {
 	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	inherit = map[string]*os.File{}
-	maps.Copy(inherit, s.memory)
+	if s.memory != nil {
+		maps.Copy(inherit, s.memory.inherit)
+	}
 	positions, err := criu.Positions(s.files)
 	if err != nil {
 		return nil, nil, err
