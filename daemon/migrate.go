@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/checkpoint"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -131,8 +129,8 @@ func (r *Releases) destination(ctx context.Context, dir limits.Directory, tokens
 				kindOf(d), old.Short(), kindOf(old.Device))
 		}
 		for _, c := range n.tenants.Clients() {
-			if c.LGPU == dir.ID && !reaches(c.Peer.PID, d) {
-				return nil, nil, devicesError(ErrInvalid, "start it with both devices, or with --contain=off",
+			if c.LGPU == dir.ID && !mayReach(c.Peer.PID, d) {
+				return nil, nil, devicesError(ErrInvalid, "start it with both devices, or with --contain=off; root's daemon can give it the other one",
 					"process %d (%s) is contained without device %s", c.Peer.PID, c.Peer.Comm, d.Short())
 			}
 		}
@@ -156,17 +154,6 @@ func kindOf(d gpu.Device) string {
 		return "MIG instance"
 	}
 	return fmt.Sprintf("%s with %d units", d.Name, d.Units)
-}
-
-// reaches reports whether a process can open the device file of a device, as far as what it sees as /dev says so.
-func reaches(pid int, d gpu.Device) bool {
-	var major, minor uint32
-	if _, err := fmt.Sscanf(d.Node, "%d:%d", &major, &minor); err != nil {
-		return true // it has none of its own
-	}
-	var st unix.Stat_t
-	err := unix.Stat(fmt.Sprintf("/proc/%d/root/dev/nvidia%d", pid, minor), &st)
-	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(major, minor)
 }
 
 // rehouse gives an lgpu, the programs of which are parked, other devices in the places of those that it has. Its limits go

@@ -637,49 +637,23 @@ func (r *Releases) leaves(l *released, p releasedProcess) error {
 	return r.save()
 }
 
-// pairs says which device takes the place of which where a process comes back to others than it has left.
-func (r *Releases) pairs(l *released, p releasedProcess) (all []driver.Pair, err error) {
-	record, _ := r.daemon.lgpus.record(l.ID)
-	r.mu.Lock()
-	left := l.On[p.PID]
-	r.mu.Unlock()
-	if l.Pairs != nil || left == nil || slices.Equal(left, record.Devices) {
-		return l.Pairs, nil
-	}
-	var names []string
-	named := map[string]gpu.UUID{}
-	for _, d := range r.daemon.inventory.usable(record.Sim) {
-		names = append(names, d.Identity())
-		named[d.Identity()] = d.UUID
-	}
-	wanted := map[string]string{}
-	for i, d := range left {
-		wanted[d.String()] = record.Devices[i].String()
-	}
-	places, err := checkpoint.Devices(names, names, wanted)
-	for from, to := range places {
-		all = append(all, driver.Pair{Old: named[from], New: named[to]})
-	}
-	return all, err
-}
-
 // restored has the driver take a process back, wherever it is on the way.
 func (m *releaseMove) restored(ctx context.Context, p releasedProcess) error {
 	err := again(ctx, func() error {
 		condition, err := m.helper.Do(ctx, driver.State, p.PID, 0)
+		if bare := errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p); bare {
+			return nil // it only looks at devices
+		}
 		if err == nil && condition == driver.Checkpointed {
-			var pairs []driver.Pair
-			if pairs, err = m.releases.pairs(m.lgpu, p); err == nil {
-				err = m.helper.Restore(ctx, p.PID, pairs)
-				condition = driver.Locked
-			}
+			err = m.broughtBack(ctx, p)
+			condition = driver.Locked
 		}
 		if err == nil && condition == driver.Locked {
 			_, err = m.helper.Do(ctx, driver.Unlock, p.PID, 0)
 		}
 		return err
 	})
-	if err == nil || errors.Is(err, driver.NotInitialized) || errors.Is(err, driver.InvalidValue) && alive(p) {
+	if err == nil {
 		return nil
 	}
 	if !alive(p) {

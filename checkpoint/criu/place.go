@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 
-	"golang.org/x/sys/unix"
+	"github.com/lgpu/lgpu/internal/proc"
 )
 
 // place is where CRIU works: what it restores is there, too. A program that has the mounts that CRIU has needs none of them in
@@ -27,7 +26,7 @@ func (p place) start(c *exec.Cmd) error {
 	}
 	start := c.Start
 	if p.mounts != 0 {
-		start = func() error { return onThread(func() error { return enterAndStart(p.mounts, c) }) }
+		start = func() error { return proc.InMountsOf(p.mounts, c.Start) }
 	}
 	if err := start(); err != nil {
 		return err
@@ -47,36 +46,4 @@ func ignoreExit(err error) error {
 		return nil
 	}
 	return err
-}
-
-// onThread calls f on a thread of its own, which ends with it. The first thread stays as it is: /proc shows that one as the
-// process.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			done <- onThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f() // never unlocked: the thread is of no use to others
-	}()
-	return <-done
-}
-
-// enterAndStart starts a command in the mount namespace of a process, which this thread enters for good.
-func enterAndStart(pid int, c *exec.Cmd) error {
-	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	if err != nil {
-		return err
-	}
-	defer namespace.Close()
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("leave the other threads' folder: %w", err)
-	}
-	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("enter the mount namespace of process %d: %w", pid, err)
-	}
-	return c.Start()
 }

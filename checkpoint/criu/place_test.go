@@ -11,6 +11,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"github.com/lgpu/lgpu/internal/proc"
 )
 
 // namespace starts a process in a mount namespace of its own, in which a file of /etc is another one, and returns its number.
@@ -139,7 +141,7 @@ func TestElsewhere(t *testing.T) {
 	c.Stdin, c.Stdout = its[0], its[1]
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	first := namespace(t, cover, over)
-	if err := onThread(func() error { return enterAndStart(first, c) }); err != nil {
+	if err := proc.InMountsOf(first, c.Start); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })

@@ -347,7 +347,7 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 	if err != nil {
 		return failed(fmt.Errorf("checkpoint %s: %w", s.path, err))
 	}
-	disk, err := roomFor(filepath.Dir(s.writer.Path()), pids, p.memory)
+	disk, err := roomFor(filepath.Dir(s.writer.Path()), s.path, pids, p.memory)
 	if err == nil {
 		err = checkpoint.Admit(nil, nil, []checkpoint.Room{disk})
 	}
@@ -366,9 +366,10 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// roomFor is what an image takes of the disk at most, but for what the devices' driver adds: the memory of processes and what
-// they have on devices.
-func roomFor(folder string, pids []int, devices uint64) (checkpoint.Room, error) {
+// roomFor is what an image takes of the disk, but for what the devices' driver adds: the memory of processes and what they have
+// on devices. Where an image of the same lgpu is there, what that has is not counted, since most of it will be shared. If it is
+// not, and the disk becomes full, there is no image, and the program goes on.
+func roomFor(folder, path string, pids []int, devices uint64) (checkpoint.Room, error) {
 	room := checkpoint.Room{Of: "the disk of " + folder, Needed: devices}
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -384,12 +385,36 @@ func roomFor(folder string, pids []int, devices uint64) (checkpoint.Room, error)
 		}
 		room.Needed += (resident - min(shared, resident)) * uint64(os.Getpagesize())
 	}
+	had, err := largest(folder, path)
+	if err != nil {
+		return room, err
+	}
+	room.Needed -= min(room.Needed, had)
 	var at unix.Statfs_t
 	if err := unix.Statfs(folder, &at); err != nil {
 		return room, fmt.Errorf("room on the disk of %s: %w", folder, err)
 	}
 	room.Free = at.Bavail * uint64(at.Bsize)
 	return room, nil
+}
+
+// largest is how many bytes the largest image of an lgpu in a folder has, uncompressed; 0 if there is none.
+func largest(folder, path string) (bytes uint64, err error) {
+	names, err := image.List(folder)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		i, err := image.Open(filepath.Join(folder, name), anyone)
+		if err != nil {
+			continue // nothing is shared with what cannot be read
+		}
+		if p, _, err := readImaged(i); err == nil && p.Path == path {
+			bytes = max(bytes, uint64(i.Size()))
+		}
+		i.Close() // it has only been read
+	}
+	return bytes, nil
 }
 
 // step asks the daemon for a step, and returns what it says at the end.

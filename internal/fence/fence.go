@@ -101,6 +101,43 @@ func (h hierarchies) fence(name string, denied []Device) (*Fence, error) {
 	return nil, errors.Join(failures...)
 }
 
+// Change has the fence that a process is in deny other devices: denied from now on, and allowed no more. Nothing is done for one
+// that is in none.
+func Change(pid int, allowed, denied []Device) error {
+	h, err := find("/proc/self/mountinfo", fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return err
+	}
+	if dir := within(h.v2); dir != "" {
+		if err := changeV2(dir, denied); err != nil {
+			return fmt.Errorf("cgroup %s: %w", dir, err)
+		}
+	}
+	if dir := within(h.devices); dir != "" {
+		for _, d := range allowed {
+			line := fmt.Sprintf("c %d:%d rwm", d.Major, d.Minor)
+			if err := os.WriteFile(filepath.Join(dir, "devices.allow"), []byte(line), 0); err != nil {
+				return fmt.Errorf("cgroup %s: %w", dir, err)
+			}
+		}
+		if err := denyV1(dir, denied); err != nil {
+			return fmt.Errorf("cgroup %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// within is the fence that a cgroup is, or is below; empty if there is none.
+func within(dir string) string {
+	for ; len(dir) > 1; dir = filepath.Dir(dir) {
+		number, is := strings.CutPrefix(filepath.Base(dir), prefix)
+		if _, err := strconv.Atoi(number); is && err == nil {
+			return dir
+		}
+	}
+	return ""
+}
+
 // Close removes the cgroups. One that still has processes, which programs left in the background, stays for them.
 func (f *Fence) Close() {
 	for _, dir := range f.dirs {

@@ -61,11 +61,45 @@ func TestDeny(t *testing.T) {
 			if try(f, "/dev/full") == nil {
 				t.Error("inside, /dev/full can be opened")
 			}
+			for range 2 { // as often as one likes
+				change(t, f, []Device{full}, []Device{{1, 5}})
+				if try(f, "/dev/zero") == nil {
+					t.Error("after a change, /dev/zero can be opened")
+				}
+				if err := try(f, "/dev/full"); err != nil {
+					t.Errorf("after a change, /dev/full: %v", err)
+				}
+			}
 			f.Close()
 			if _, err := os.Stat(f.dirs[0]); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the cgroup is left: %v", err)
 			}
 		})
+	}
+}
+
+// change changes a fence, by a process that is in it.
+func change(t *testing.T, f *Fence, allowed, denied []Device) {
+	t.Helper()
+	c := exec.Command("cat")
+	in, err := c.StdinPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range f.Entries() {
+		if err := os.WriteFile(entry, []byte(strconv.Itoa(c.Process.Pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Change(c.Process.Pid, allowed, denied); err != nil {
+		t.Error(err)
+	}
+	in.Close()
+	if err := c.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

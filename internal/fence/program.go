@@ -15,6 +15,9 @@ import (
 const (
 	progLoad        = 5  // BPF_PROG_LOAD
 	progAttach      = 8  // BPF_PROG_ATTACH
+	progDetach      = 9  // BPF_PROG_DETACH
+	progByID        = 13 // BPF_PROG_GET_FD_BY_ID
+	progQuery       = 16 // BPF_PROG_QUERY
 	typeDevice      = 15 // BPF_PROG_TYPE_CGROUP_DEVICE
 	attachDevice    = 6  // BPF_CGROUP_DEVICE
 	allowMulti      = 2  // BPF_F_ALLOW_MULTI: programs of cgroups above go on to hold
@@ -87,6 +90,44 @@ func denyV2(dir string, denied []Device) error {
 	attach := struct{ target, program, kind, flags uint32 }{uint32(cgroup.Fd()), uint32(fd), attachDevice, allowMulti}
 	if _, err := bpf(progAttach, unsafe.Pointer(&attach), unsafe.Sizeof(attach)); err != nil {
 		return fmt.Errorf("attach a BPF program: %w", err)
+	}
+	return nil
+}
+
+// changeV2 attaches the program to a cgroup in place of those that denyV2 has attached. There is no moment without one.
+func changeV2(dir string, denied []Device) error {
+	cgroup, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer cgroup.Close()
+	var old [64]uint32 // as many as the kernel allows
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&old)
+	query := struct {
+		target, kind, flags, attached uint32
+		ids                           uint64
+		count, _                      uint32
+	}{target: uint32(cgroup.Fd()), kind: attachDevice, ids: uint64(uintptr(unsafe.Pointer(&old))), count: uint32(len(old))}
+	if _, err := bpf(progQuery, unsafe.Pointer(&query), unsafe.Sizeof(query)); err != nil {
+		return fmt.Errorf("find its BPF programs: %w", err)
+	}
+	if err := denyV2(dir, denied); err != nil {
+		return err
+	}
+	for _, id := range old[:min(query.count, uint32(len(old)))] {
+		byID := struct{ id, next, flags uint32 }{id: id}
+		fd, err := bpf(progByID, unsafe.Pointer(&byID), unsafe.Sizeof(byID))
+		if err != nil {
+			return fmt.Errorf("open a BPF program: %w", err)
+		}
+		detach := struct{ target, program, kind, flags uint32 }{uint32(cgroup.Fd()), uint32(fd), attachDevice, 0}
+		_, err = bpf(progDetach, unsafe.Pointer(&detach), unsafe.Sizeof(detach))
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("detach a BPF program: %w", err)
+		}
 	}
 	return nil
 }
