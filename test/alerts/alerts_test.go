@@ -178,34 +178,6 @@ func TestFires(t *testing.T) {
 		return ""
 	})
 	until(t, evaluated)
-	walked(t, manager)
-}
-
-// walk is where an operator reads what an alert looks like.
-const walk = "../../docs/walks/operator.md"
-
-// walked compares the alert of refused memory with the one that the walk shows, from the address there.
-func walked(t *testing.T, manager *rules.Manager) {
-	t.Helper()
-	said := ""
-	for _, r := range manager.AlertingRules() {
-		for _, a := range r.ActiveAlerts() {
-			if a.State == rules.StateFiring && r.Name() == "LgpuOutOfMemory" {
-				labels := a.Labels.Map()
-				said = fmt.Sprintf("%s {job=%q, kind=%q, severity=%q}\n%s\n%s\n", labels[model.AlertNameLabel], labels["job"], labels["kind"],
-					labels["severity"], strings.ReplaceAll(a.Annotations.Get("summary"), labels["instance"], "127.0.0.1:9464"),
-					a.Annotations.Get("description"))
-			}
-		}
-	}
-	text, err := os.ReadFile(walk)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, shown, _ := strings.Cut(string(text), "```alert\n")
-	if shown, _, _ = strings.Cut(shown, "```"); shown != said {
-		t.Errorf("%s shows the alert\n%s\nPrometheus raises\n%s", walk, shown, said)
-	}
 }
 
 // firing are the alerts that fire, with their severity.

@@ -288,9 +288,13 @@ func furnish(t *testing.T) {
 	work := "/tmp/lgpu-walk"
 	must("make a place", os.MkdirAll(work, 0o755))
 	must("mount a place", unix.Mount("walk", work, "tmpfs", 0, "mode=0755"))
-	over := filepath.Join(work, "etc")
-	must("make /etc", errors.Join(os.MkdirAll(over+"/upper", 0o755), os.MkdirAll(over+"/work", 0o755)))
-	must("show /etc", unix.Mount("etc", "/etc", "overlay", 0, "lowerdir=/etc,upperdir="+over+"/upper,workdir="+over+"/work"))
+	for _, dir := range []string{"/etc", "/usr/share"} {
+		over := filepath.Join(work, "over", dir)
+		must("make "+dir, errors.Join(os.MkdirAll(over+"/upper", 0o755), os.MkdirAll(over+"/work", 0o755)))
+		must("show "+dir, unix.Mount("over", dir, "overlay", 0, "lowerdir="+dir+",upperdir="+over+"/upper,workdir="+over+"/work"))
+	}
+	must("lay alerts", os.MkdirAll("/usr/share/lgpu", 0o755))
+	copyFile(t, filepath.Join(root, "daemon/metrics/alerts.yaml"), "/usr/share/lgpu/alerts.yaml")
 	passwd, group := "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n", "root:x:0:\nnogroup:x:65534:\n"
 	for n, u := range users {
 		id := 1000 + n
