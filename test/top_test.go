@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -145,4 +146,27 @@ func TestTopInATerminal(t *testing.T) {
 	}
 	top.keys("q")
 	p.wait("the end of lgpu top", func() bool { return top.command("has-session").Run() != nil })
+}
+
+// On a narrow terminal, power and energy take the place of what an lgpu does when somebody asks for them, with figures of
+// the device and of each lgpu; a wide one has them anyway.
+func TestTopShowsEnergyInATerminal(t *testing.T) {
+	p := newPlace(t)
+	red := p.start("lgpu", "run", shape, "--name", "red", "--memory", "2GiB", "--", "obey", control)
+	red.until("ready")
+	red.tell("launch 100000 10000") // more than the test takes
+	top := p.terminal(60, 24, "lgpu top --interval 100ms")
+	top.shows("ASKED→GOT  STATE", "red")
+	top.keys("e")
+	top.shows("ASKED→GOT POWER ENERGY", "red")
+	used := regexp.MustCompile(`(?m)^ +red .* [1-9][0-9.]*W +[1-9][0-9.]*k?J *$`)
+	p.wait("watts and joules of red", func() bool { return used.MatchString(top.do("capture-pane", "-p")) })
+	top.keys("e")
+	top.shows("ASKED→GOT  STATE", "red")
+	top.do("resize-window", "-x", "120", "-y", "24")
+	top.shows("POWER ENERGY WEIGHT  STATE", "red")
+	top.keys("q")
+	p.wait("the end of lgpu top", func() bool { return top.command("has-session").Run() != nil })
+	p.must("stop", "red")
+	red.status()
 }
