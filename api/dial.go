@@ -139,7 +139,8 @@ func await(ctx context.Context, socket string, o Options) (*Conn, error) {
 	return c, err
 }
 
-// connect connects to the daemon at socket and hears what it says of itself.
+// connect connects to the daemon at socket and hears what it says of itself. A daemon closes a connection that is one too
+// many of its user, as may be for a moment when she starts many commands at once: then it is tried again.
 func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -147,6 +148,32 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 		slow := time.AfterFunc(waitingTime, func() { o.Waiting(socket) })
 		defer slow.Stop()
 	}
+	for {
+		c, err := connectOnce(ctx, bounded, socket, o)
+		if !errors.Is(err, errClosed) {
+			return c, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-bounded.Done():
+			return nil, &Error{Errno: syscall.EUSERS, Subject: socket,
+				Text: fmt.Sprintf("daemon at %s closes every connection: user %s has as many as one may have", socket,
+					users.Name(uint32(os.Getuid()))),
+				Hint: "end some of her commands that talk to it"}
+		case <-time.After(closedRetry):
+		}
+	}
+}
+
+// errClosed: the daemon has closed a connection and said nothing.
+var errClosed = errors.New("the daemon has closed the connection")
+
+// closedRetry is how long after that the daemon is asked again.
+const closedRetry = 20 * time.Millisecond
+
+// connectOnce is connect without the retries. The daemon is to answer before bounded ends, which ends with ctx.
+func connectOnce(ctx, bounded context.Context, socket string, o Options) (*Conn, error) {
 	// The system's own error says better than grpc's what is wrong with a socket.
 	var d net.Dialer
 	probe, err := d.DialContext(bounded, "unix", socket)
@@ -180,8 +207,10 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 	info, err := c.Info(bounded, &InfoRequest{})
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrGone):
+	case errors.Is(err, ErrGone) && errors.Is(err, syscall.ESHUTDOWN):
 		err = fmt.Errorf("%w at %s", ErrNoDaemon, socket) // it is just leaving
+	case errors.Is(err, ErrGone):
+		err = errClosed
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		err = noAnswer(socket, pid)
 	default:

@@ -89,7 +89,8 @@ func serve(l net.Listener, f *fake) {
 
 func (f *fake) Info(context.Context, *InfoRequest) (*Info, error) {
 	if f.leaving {
-		return nil, status.Error(codes.Unavailable, "leaving")
+		s, err := status.New(codes.Unavailable, "leaving").WithDetails(&Failure{Errno: int32(syscall.ESHUTDOWN)})
+		return nil, errors.Join(err, s.Err())
 	}
 	return &Info{MayChange: f.mayChange, Administrator: f.administrator, WhoMayChange: "nobody", Daemon: &Daemon{Pid: int32(os.Getpid())}}, nil
 }
@@ -357,6 +358,52 @@ func TestALeavingDaemonIsNone(t *testing.T) {
 	inProcess(t, o.Dir, &fake{leaving: true})
 	if _, err := Dial(t.Context(), o); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("%v", err)
+	}
+}
+
+// picky is a listener that closes the first connections.
+type picky struct {
+	net.Listener
+	closes int
+}
+
+func (p *picky) Accept() (net.Conn, error) {
+	c, err := p.Listener.Accept()
+	for ; err == nil && p.closes > 0; p.closes-- {
+		c.Close()
+		c, err = p.Listener.Accept()
+	}
+	return c, err
+}
+
+// A daemon that closes a connection is asked again, and is not said to be away.
+func TestClosedConnections(t *testing.T) {
+	o := options(t, "")
+	o.Start = nil
+	for _, closes := range []int{5, 1 << 30} {
+		socket := filepath.Join(o.Dir, fmt.Sprint(closes))
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go serve(&picky{l, closes}, &fake{})
+		if closes > 5 {
+			defer func(was time.Duration) { answerTime = was }(answerTime)
+			answerTime = 100 * time.Millisecond
+		}
+		c, err := Dial(t.Context(), Options{Socket: socket})
+		if closes == 5 {
+			if err != nil {
+				t.Errorf("one that closes a few: %v", err)
+				continue
+			}
+			c.Close()
+			continue
+		}
+		if !errors.Is(err, syscall.EUSERS) || errors.Is(err, ErrNoDaemon) || !strings.Contains(err.Error(), "as many as one may") {
+			t.Errorf("one that closes all: %v", err)
+		}
 	}
 }
 

@@ -61,6 +61,28 @@ func (p *place) by(uid, gid int, args ...string) (string, int) {
 	return string(out), c.ProcessState.ExitCode()
 }
 
+// A user runs more programs at once than may connect without a launcher, starts them all together, and can still look and
+// end them.
+func TestUserRunsMany(t *testing.T) {
+	const programs = 40
+	p, _ := governed(t)
+	line := p.as(one, one, "run", shape, "--memory", "16MiB", "--", "cat")
+	for range programs {
+		p.start(line[0], line[1:]...)
+	}
+	p.wait("all of her programs", func() bool {
+		out, status := p.by(one, one, "ps")
+		if status != 0 {
+			t.Fatalf("lgpu ps: status %d: %s", status, out)
+		}
+		return strings.Count(out, "users/65534/cat-") == programs
+	})
+	if out, status := p.by(one, one, "stop", "."); status != 0 {
+		t.Errorf("lgpu stop: status %d: %s", status, out)
+	}
+	p.wait("the end of her programs", func() bool { return !strings.Contains(p.must("ps"), "cat-") })
+}
+
 // Two users run programs by one daemon: each in a place of her own, within the administrator's limits, and neither can
 // touch what is the other's.
 func TestUsersHavePlaces(t *testing.T) {

@@ -42,6 +42,7 @@ func (s *Server) Attach(stream grpc.BidiStreamingServer[api.AttachRequest, api.A
 	if err != nil {
 		return err
 	}
+	defer who.conn.hold()()
 	if err := stream.Send(view.Attachment(attachment)); err != nil {
 		return errors.Join(err, attachment.Close())
 	}

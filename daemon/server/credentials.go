@@ -24,6 +24,7 @@ type caller struct {
 	groups   []uint32 // supplementary ones
 	// lives returns why pid is not, or no more, that of the process that connected.
 	lives func() error
+	conn  *counted // nil where the connection is not counted
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -40,15 +41,18 @@ func callerOf(ctx context.Context) (caller, bool) {
 }
 
 // peers are transport credentials that ask the kernel who connects. Connections are counted for each user, so that none
-// keeps others out by opening all there can be.
+// keeps others out by opening all there can be. One that is held by a call which a quota bounds, such as that of a
+// launcher, is not counted meanwhile: a user may run as many programs as her quota says.
 type peers struct {
-	// trusts says who has no bounds. limit is for connections of one other user, total for those of all such users.
-	trusts       func(uid uint32) bool
-	limit, total int
+	// trusts says who has no bounds. limit is for connections of one other user, total for those of all such users, and
+	// most for those of all such users that are held.
+	trusts             func(uid uint32) bool
+	limit, total, most int
 
 	mu   sync.Mutex
 	open map[uint32]int // guarded by mu; connections by user
 	all  int            // guarded by mu; of users who are not trusted
+	held int            // guarded by mu; connections that are not counted, of users who are not trusted
 }
 
 // admission is a listener that refuses connections beyond the bounds before anything is made for them: refused in their
@@ -67,7 +71,7 @@ func (a admission) Accept() (net.Conn, error) {
 		}
 		who, err := ask(c)
 		if err == nil && a.peers.enter(who.uid) {
-			return &counted{Conn: c, who: who, closed: sync.OnceFunc(func() { a.peers.leave(who.uid) })}, nil
+			return &counted{Conn: c, who: who, peers: a.peers}, nil
 		}
 		_ = c.Close()
 	}
@@ -79,7 +83,9 @@ func (p *peers) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, err
 	if !ok {
 		return nil, nil, fmt.Errorf("%T has not been admitted", c)
 	}
-	return admitted, admitted.who, nil
+	who := admitted.who
+	who.conn = admitted
+	return admitted, who, nil
 }
 
 // enter counts a connection of a user, or reports that there may be no more.
@@ -102,6 +108,11 @@ func trusted(uid uint32) bool { return uid == 0 || uid == uint32(unix.Geteuid())
 func (p *peers) leave(uid uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.uncount(uid)
+}
+
+// uncount is called with mu held.
+func (p *peers) uncount(uid uint32) {
 	if !p.trusts(uid) {
 		p.all--
 	}
@@ -110,16 +121,58 @@ func (p *peers) leave(uid uint32) {
 	}
 }
 
-// counted is a connection that is counted until it is closed.
+// counted is a connection that is counted until it is closed, except while it is held.
 type counted struct {
 	net.Conn
-	who    caller
-	closed func()
+	who   caller
+	peers *peers
+
+	// guarded by peers.mu
+	closed bool
+	calls  int  // that hold it
+	free   bool // it is not counted
+}
+
+// hold lets the connection not be counted until release, unless too many are held already. The caller's quota bounds how
+// many calls do this.
+func (c *counted) hold() (release func()) {
+	if c == nil {
+		return func() {}
+	}
+	p := c.peers
+	if p.trusts(c.who.uid) {
+		return func() {}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.calls++; !c.free && !c.closed && p.held < p.most {
+		c.free = true
+		p.held++
+		p.uncount(c.who.uid)
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if c.calls--; c.calls > 0 || !c.free {
+			return
+		}
+		c.free = false
+		p.held--
+		if !c.closed {
+			p.open[c.who.uid]++
+			p.all++
+		}
+	}
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	c.closed()
+	c.peers.mu.Lock()
+	if !c.closed && !c.free {
+		c.peers.uncount(c.who.uid)
+	}
+	c.closed = true
+	c.peers.mu.Unlock()
 	return c.Conn.Close()
 }
 

@@ -87,5 +87,5 @@ func (r reuse) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	who.pid = os.Getpid()
-	return &counted{Conn: c, who: who, closed: func() {}}, nil
+	return admitted(c, who), nil
 }

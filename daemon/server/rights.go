@@ -82,8 +82,11 @@ func (s *Server) look(ctx context.Context) view.Look {
 // watch counts a call that waits, until release is called, or returns why there may be no more of the caller's.
 func (s *Server) watch(ctx context.Context, method string) (release func(), err error) {
 	who, _ := callerOf(ctx)
-	if rules[method] != watching || s.rights().Trusts(who.author()) {
+	if rules[method] != watching {
 		return func() {}, nil
+	}
+	if s.rights().Trusts(who.author()) {
+		return who.conn.hold(), nil
 	}
 	most := s.rights().Quota.Watches
 	if !s.begin(who.uid, most) {
@@ -91,7 +94,9 @@ func (s *Server) watch(ctx context.Context, method string) (release func(), err 
 			"user %s has %d calls that wait, which is all one user may have (quota.watches)", users.Name(who.uid), most),
 			&api.Failure{Errno: int32(unix.EUSERS), Hint: "end some, such as lgpu top or lgpu events -f, or ask an administrator for more"})
 	}
+	free := who.conn.hold()
 	return func() {
+		free()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.watches[who.uid]--; s.watches[who.uid] == 0 {

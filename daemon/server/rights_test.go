@@ -57,7 +57,14 @@ func (d disguise) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &counted{Conn: c, who: d.who, closed: func() {}}, nil
+	return admitted(c, d.who), nil
+}
+
+// admitted is a connection of somebody whom nothing bounds.
+func admitted(c net.Conn, who caller) *counted {
+	p := &peers{trusts: func(uint32) bool { return true }, open: map[uint32]int{}}
+	p.enter(who.uid)
+	return &counted{Conn: c, who: who, peers: p}
 }
 
 // many is a daemon with connections of several users.

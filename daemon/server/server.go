@@ -25,8 +25,9 @@ import (
 // Bounds of what a caller can make the daemon do or keep.
 const (
 	maxRequest     = 1 << 20 // bytes
-	maxConnections = 16      // of one user other than root and the daemon's own
+	maxConnections = 16      // of one user other than root and the daemon's own, without those that are held
 	maxOthers      = 256     // connections of all such users; root and the daemon's own user have room beside them
+	maxHeld        = 2048    // connections of all such users that are held: by launchers, and by calls that wait
 	maxStreams     = 16      // calls at the same time on one connection
 	handshakeTime  = 10 * time.Second
 	endTime        = 2 * time.Second // for calls to end when the server does
@@ -68,7 +69,7 @@ func New(n *daemon.Daemon, o Options) (*Server, error) {
 	}
 	s := &Server{
 		daemon: n, options: o, ending: make(chan struct{}),
-		peers:   &peers{trusts: trusted, limit: maxConnections, total: maxOthers, open: map[uint32]int{}},
+		peers:   &peers{trusts: trusted, limit: maxConnections, total: maxOthers, most: maxHeld, open: map[uint32]int{}},
 		watches: map[uint32]int{},
 	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })

@@ -196,6 +196,56 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// A connection is not counted while a call holds it that a quota bounds, as long as there are not too many such.
+func TestHeldConnections(t *testing.T) {
+	p := &peers{trusts: trusted, limit: 1, total: 9, most: 1, open: map[uint32]int{}}
+	conn := func(uid uint32) *counted {
+		t.Helper()
+		near, far := net.Pipe()
+		t.Cleanup(func() { far.Close() })
+		if !p.enter(uid) {
+			t.Fatalf("no room for user %d: %+v", uid, p)
+		}
+		return &counted{Conn: near, who: caller{uid: uid}, peers: p}
+	}
+	is := func(when string, open, all, held int) {
+		t.Helper()
+		if p.open[1001] != open || p.all != all || p.held != held {
+			t.Errorf("%s: %d, %d, %d; want %d, %d, %d", when, p.open[1001], p.all, p.held, open, all, held)
+		}
+	}
+	a := conn(1001)
+	first, second := a.hold(), a.hold()
+	is("held twice", 0, 0, 1)
+	first()
+	is("held once", 0, 0, 1)
+	b := conn(1001)
+	beyond := b.hold()
+	is("one more than can be held", 1, 1, 1)
+	beyond()
+	is("which has ended", 1, 1, 1)
+	second()
+	is("held no more", 2, 2, 0)
+	if p.enter(1001) {
+		t.Error("a connection too many")
+	}
+	third := a.hold()
+	a.Close()
+	is("closed while held", 1, 1, 1)
+	third()
+	is("and let go", 1, 1, 0)
+	b.Close()
+	b.Close()
+	is("in the end", 0, 0, 0)
+	root := conn(0)
+	root.hold()()
+	is("root's", 0, 0, 0)
+	root.Close()
+	if len(p.open) != 0 {
+		t.Errorf("connections after the end: %v", p.open)
+	}
+}
+
 // card is a machine with one GPU that nobody uses.
 type card struct{}
 
