@@ -219,8 +219,20 @@ type parts struct {
 // after Run.
 func Open(c Config) (*Daemon, error) {
 	return open(c, parts{
-		tenants: func(c tenant.Config) (tenants, error) { return tenant.Listen(c) },
-		gates:   func(c dispatch.Config) (gates, error) { return dispatch.New(c) },
+		tenants: func(c tenant.Config) (tenants, error) { // nil if there is an error, not an interface of nil
+			s, err := tenant.Listen(c)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+		gates: func(c dispatch.Config) (gates, error) {
+			s, err := dispatch.New(c)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
 	})
 }
 

@@ -448,6 +448,18 @@ func TestSingleInstance(t *testing.T) {
 	}
 }
 
+// A daemon that cannot have a socket for tenants says so, and ends in order.
+func TestNoTenantSocket(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, TenantSocket, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(Config{Dir: dir, Inventories: []gpu.Inventory{}, Mount: MountOff})
+	if err == nil || n != nil || !strings.Contains(err.Error(), TenantSocket) {
+		t.Errorf("%v, %v", n, err)
+	}
+}
+
 func TestIdleExit(t *testing.T) {
 	r := start(t, Config{Idle: 30 * time.Millisecond})
 	release := r.Use()

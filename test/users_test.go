@@ -109,6 +109,8 @@ func TestUsersHavePlaces(t *testing.T) {
 		{one, one, 0, "50%", []string{"show", "users/65534/job", "compute.max"}},
 		{one, one, 1, "user " + users.Name(one) + " may not", []string{"set", "/users/65534", "memory.max=max"}},
 		{one, one, 1, "user " + users.Name(one) + " may not", []string{"create", "/mine"}},
+		{one, one, 1, "/users: user " + users.Name(one) + " may not", []string{"rm", ".."}},
+		{one, one, 2, "root cannot be removed", []string{"rm", "../.."}},
 		{one, one, 1, "for administrators", []string{"daemon", "stop"}},
 		{one, one, 1, "quota.depth", []string{"create", "-p", "a/b"}},
 		{another, another, 1, "user " + users.Name(another) + " may not", []string{"set", "/users/65534/job", "compute.max=1%"}},

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,9 +42,17 @@ func optionError(c *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	if errors.As(err, &value) { // a number or a time: those of ours say what is right themselves
 		cause := errors.Unwrap(err)
-		if of := value.GetFlag(); of.Value.Type() == "duration" {
+		of := value.GetFlag()
+		switch kind := of.Value.Type(); {
+		case kind == "duration":
 			return usage("times are such as 10s, 5m or 1h30m", "--%s %q: this is no time", of.Name, value.GetValue())
-		} else if cause != nil {
+		case errors.Is(cause, strconv.ErrRange):
+			err = fmt.Errorf("--%s %q: this number is not possible", of.Name, value.GetValue())
+		case errors.Is(cause, strconv.ErrSyntax) && kind == "bool":
+			err = fmt.Errorf("--%s %q: it is true or false", of.Name, value.GetValue())
+		case errors.Is(cause, strconv.ErrSyntax):
+			err = fmt.Errorf("--%s %q: this is no number", of.Name, value.GetValue())
+		case cause != nil:
 			err = fmt.Errorf("--%s %q: %w", of.Name, value.GetValue(), cause)
 		}
 	}

@@ -49,6 +49,49 @@ func TestHints(t *testing.T) {
 	}
 }
 
+// TestValues: what an option cannot be is said in words of ours, and no width takes all memory.
+func TestValues(t *testing.T) {
+	for line, want := range map[string]string{
+		"ps --json=maybe":                          `--json "maybe": it is true or false`,
+		"top --once --width wide":                  `--width "wide": this is no number`,
+		"top --once --width 999999999999999999999": `--width "999999999999999999999": this number is not possible`,
+		"top --once --width 999999999999":          "--width 999999999999: it must be 40 to 1000",
+		"top --once --width 39":                    "--width 39: it must be 40 to 1000",
+		"top --interval soon":                      `--interval "soon": this is no time`,
+	} {
+		c := root()
+		c.SetArgs(strings.Fields(line))
+		err := c.Execute()
+		var e *exit
+		if !errors.As(err, &e) || e.status != statusUsage || err.Error() != want {
+			t.Errorf("%s: %v; want %s", line, err, want)
+		}
+	}
+}
+
+// TestEmptyArguments: a path from a variable that is not set is not the place of the user, whose programs would be ended.
+func TestEmptyArguments(t *testing.T) {
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"stop: PATH is empty", []string{"stop", ""}},
+		{"stop: an argument is empty", []string{"stop", "a", ""}},
+		{"rm: an argument is empty", []string{"rm", "-r", "a", ""}},
+		{"suspend: an argument is empty", []string{"suspend", "a", "", "b"}},
+		{"chown: USER is empty", []string{"chown", "", "a"}},
+		{"chown: PATH is empty", []string{"chown", "root", ""}},
+	} {
+		command := root()
+		command.SetArgs(c.args)
+		err := command.Execute()
+		var e *exit
+		if !errors.As(err, &e) || e.status != statusUsage || err.Error() != c.want {
+			t.Errorf("%q: %v; want %s", c.args, err, c.want)
+		}
+	}
+}
+
 // TestKinds: a kind of events that there is not has the one meant named, or what kinds there are.
 func TestKinds(t *testing.T) {
 	for typed, want := range map[string]string{

@@ -18,6 +18,9 @@ import (
 // leastWidth is the least number of columns that a frame can be asked to fit in: paths and memory are still told apart.
 const leastWidth = 40
 
+// mostWidth is the most: a line is kept in memory.
+const mostWidth = 1000
+
 func topCommand() *cobra.Command {
 	o := top.Options{In: os.Stdin, Out: os.Stdout}
 	var once bool
@@ -47,8 +50,8 @@ Exit status: 0; 1 if the daemon cannot be reached, or ends.`,
 			if o.Interval < 100*time.Millisecond {
 				return usage("", "--interval %v: the shortest is 100ms", o.Interval)
 			}
-			if o.Width < leastWidth {
-				return usage("", "--width %d: it must be %d or more", o.Width, leastWidth)
+			if o.Width < leastWidth || o.Width > mostWidth {
+				return usage("", "--width %d: it must be %d to %d", o.Width, leastWidth, mostWidth)
 			}
 			if !once && !isTerminal(os.Stdout) {
 				return usage("lgpu top --once prints a single frame", "top: standard output is not a terminal")

@@ -233,10 +233,11 @@ was removed before it stays removed.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return talk(c, toChange, func(conn *api.Conn) error {
 				for _, p := range args {
-					if rooted(p) == rootPath {
+					full := at(conn, p)
+					if full == rootPath {
 						return usage("name the groups below it", "rm %s: the root cannot be removed", p)
 					}
-					if err := remove(c.Context(), conn, at(conn, p), recursive); err != nil {
+					if err := remove(c.Context(), conn, full, recursive); err != nil {
 						return err
 					}
 				}
@@ -267,16 +268,20 @@ func remove(ctx context.Context, conn *api.Conn, p string, recursive bool) error
 	return err
 }
 
-// atLeast refuses fewer arguments than n, which are called what, and an empty path: it would be the root's, and comes
-// from a variable that is not set.
+// atLeast refuses fewer arguments than n, of which the first are called what, and empty ones: as a path it would be the
+// user's place or the root, and it comes from a variable that is not set.
 func atLeast(n int, what ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		hint := c.CommandPath() + " --help has examples"
 		if len(args) < n {
 			return usage(hint, "%s: %s is missing", c.Name(), what[len(args)])
 		}
-		if args[0] == "" {
-			return usage(hint+"; the root is /", "%s: PATH is empty", c.Name())
+		for i, arg := range args {
+			if arg == "" && i < len(what) {
+				return usage(hint+"; the root is /", "%s: %s is empty", c.Name(), what[i])
+			} else if arg == "" {
+				return usage(hint, "%s: an argument is empty", c.Name())
+			}
 		}
 		return nil
 	}

@@ -18,7 +18,7 @@ func Check(name string) error {
 	if len(name) == 0 || len(name) > 63 {
 		return fmt.Errorf("name %q has %d characters; 1 to 63 are possible", name, len(name))
 	}
-	for i, r := range []byte(name) {
+	for i, r := range name {
 		letter := 'a' <= r|0x20 && r|0x20 <= 'z' || '0' <= r && r <= '9'
 		if !letter && (i == 0 || r != '.' && r != '-' && r != '_') {
 			return fmt.Errorf("name %q: %q is not possible there; names are letters, digits, dots, dashes and underscores",

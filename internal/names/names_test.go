@@ -16,6 +16,9 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q is taken for a name", name)
 		}
 	}
+	if err := Check("kühl"); !strings.Contains(err.Error(), `"ü" is not possible`) {
+		t.Error(err)
+	}
 }
 
 func TestWithin(t *testing.T) {

@@ -10,6 +10,10 @@ import (
 	"syscall"
 )
 
+// longest is how many bytes the path of a runtime folder can have: the path of a socket has 107 at most, and that of a
+// software GPU is the longest, sim-0123456789ab.sock.
+const longest = 107 - 1 - 21
+
 // Dir returns the runtime folder of this user, where the sockets of the daemon and of software GPUs are, and makes it
 // if need be: $LGPU_RUNTIME_DIR, else /run/lgpu for root, else $XDG_RUNTIME_DIR/lgpu, else /tmp/lgpu-UID. The folder
 // is open to its owner only, but for /run/lgpu, where the libraries are too and which others may pass; one that
@@ -30,6 +34,10 @@ func Dir() (string, error) {
 		dir = filepath.Join(session, "lgpu")
 	} else {
 		dir = fmt.Sprintf("/tmp/lgpu-%d", uid)
+	}
+	if len(dir) > longest {
+		return "", fmt.Errorf("runtime folder %s: its path has %d bytes; %d are possible, for the sockets in it", dir, len(dir),
+			longest)
 	}
 	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("make the runtime folder: %w", err)

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -41,6 +42,10 @@ func TestDir(t *testing.T) {
 	t.Setenv("LGPU_RUNTIME_DIR", filepath.Join(base, "link"))
 	if dir, err := Dir(); err == nil {
 		t.Errorf("a link is accepted as folder: %q", dir)
+	}
+	t.Setenv("LGPU_RUNTIME_DIR", filepath.Join("/tmp", strings.Repeat("x", 90)))
+	if dir, err := Dir(); err == nil || !strings.Contains(err.Error(), "95 bytes; 85 are possible") {
+		t.Errorf("a path that is too long for sockets: %q, %v", dir, err)
 	}
 	t.Setenv("LGPU_RUNTIME_DIR", filepath.Join(base, "none", "none"))
 	if dir, err := Dir(); !errors.Is(err, fs.ErrNotExist) {
