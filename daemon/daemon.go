@@ -268,6 +268,9 @@ func open(c Config, p parts) (n *Daemon, err error) {
 	if n.store, err = store.Open(c.State); err != nil {
 		return n, err
 	}
+	if trouble := n.store.Trouble(); trouble != nil {
+		n.log.Warn("nothing can be changed or started", "error", trouble)
+	}
 	n.journal.open(eventsOf(c.State))
 	n.gates, err = p.gates(dispatch.Config{
 		Options: schedule.Options{Slice: int64(c.Slice)}, Slice: n.observer.turn, Overran: n.observer.overran,
@@ -391,8 +394,8 @@ func (n *Daemon) restore() error {
 	}
 	for _, record := range state.Lgpus {
 		if _, exists := n.tree.ByID(record.ID); !exists {
-			if err := n.store.DeleteLgpu(record.ID); err != nil {
-				return err
+			if err := n.store.DeleteLgpu(record.ID); err != nil && !store.Full(err) {
+				return err // where a disk is full, the next daemon does it
 			}
 			continue
 		}

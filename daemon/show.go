@@ -59,11 +59,16 @@ func (n *Daemon) Snapshot() Snapshot {
 
 // Info returns what the daemon says of itself, as Snapshot's Daemon has it.
 func (n *Daemon) Info() Info {
+	trouble := n.store.Trouble()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	not := n.notReady
+	if not == "" && trouble != nil {
+		not = "nothing can be changed or started: " + trouble.Error()
+	}
 	return Info{
 		Version: n.config.Version, PID: os.Getpid(), Started: n.started, Dir: n.config.Dir, Tree: n.mounted,
-		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: n.notReady,
+		Police: n.config.Police, Restarts: n.restarts, Idle: n.config.Idle, NotReady: not,
 		HostBudget: n.tree.HostBudget(), HostCopies: n.residence.keeper.Used(hostcopy.Memory),
 		DiskCopies: n.residence.keeper.Used(hostcopy.Disk),
 	}

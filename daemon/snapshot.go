@@ -29,7 +29,9 @@ type Info struct {
 	// DiskCopies is what others take of disks.
 	HostBudget, HostCopies, DiskCopies uint64
 
-	NotReady string // why it does not serve programs: it has only begun, or is about to end; empty if it does
+	// NotReady is why it does not serve programs: it has only begun, is about to end, or cannot write its state; empty if
+	// it does.
+	NotReady string
 }
 
 // Device is one device that the daemon manages.

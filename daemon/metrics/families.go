@@ -56,6 +56,7 @@ func describe(name, help string, kind prometheus.ValueType, labels []string) *fa
 var (
 	daemonInfo     = gauge("lgpu_daemon_info", "The daemon, always 1.", "version", "police")
 	daemonStart    = gauge("lgpu_daemon_start_time_seconds", "When the daemon started, in seconds since 1970.")
+	daemonReady    = gauge("lgpu_daemon_ready", "1 if programs can be served, else 0: /readyz says why not.")
 	daemonRestarts = counter("lgpu_daemon_restarts_total", "Daemons that took over the state of one before.")
 	hostBudget     = gauge("lgpu_host_budget_bytes", "Host memory that copies of memory that has left its device may take.")
 	hostCopies     = gauge("lgpu_host_copies_bytes", "Host memory that copies of memory that has left its device take.")
@@ -189,6 +190,7 @@ func (e *emitter) name(device gpu.UUID) string {
 func (e *emitter) daemon(s *daemon.Snapshot, c daemon.Counters) {
 	e.emit(daemonInfo, 1, s.Daemon.Version, string(s.Daemon.Police))
 	e.emit(daemonStart, float64(s.Daemon.Started.UnixMilli())/1e3)
+	e.emit(daemonReady, truth(len(unready(*s)) == 0))
 	e.emit(daemonRestarts, float64(s.Daemon.Restarts))
 	e.emit(hostBudget, float64(s.Daemon.HostBudget))
 	e.emit(hostCopies, float64(s.Daemon.HostCopies))

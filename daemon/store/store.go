@@ -11,7 +11,8 @@
 // leaves the state before it or after it. Open detects a file that was damaged otherwise (a truncated copy, a bad
 // disk), moves it aside and says so: it neither guesses nor starts with an empty state by itself. A file that a later
 // version has written is read if it says nothing that this one does not know, and else refused and left as it is, since
-// what is left out would be lost at the next write. Records of a kind that this version does not know are kept.
+// what is left out would be lost at the next write. Records of a kind that this version does not know are kept. A disk that
+// is full keeps nobody from opening the file: every Save fails until there is room.
 //
 // # Format
 //
@@ -35,10 +36,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/policy/limits"
@@ -126,7 +129,10 @@ type Store struct {
 	mu      sync.Mutex
 	db      *bbolt.DB         // guarded by mu; nil once closed
 	texts   map[string]string // guarded by mu; every record but the seal
+	tried   time.Time         // guarded by mu; when something was written last, or could not be
 	initial State
+
+	trouble atomic.Pointer[error] // why nothing could be written last
 }
 
 // Keys of records.
@@ -179,7 +185,9 @@ func Open(path string) (*Store, error) {
 		return nil, setAside(path, err)
 	}
 	if err == nil {
-		err = s.start()
+		if err = s.start(); Full(err) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("state file %s: %w", path, err), s.Close())
@@ -233,7 +241,7 @@ func create(path string) error {
 		return err
 	}
 	s := &Store{path: fresh, db: db, texts: map[string]string{}}
-	err = s.update(map[string]any{metaKey: meta{Schema: Schema}}, nil)
+	err = s.update(nil, nil)
 	if err = errors.Join(err, db.Close()); err != nil {
 		return err
 	}
@@ -379,10 +387,29 @@ func unmarshal(key string, text []byte, to any) error {
 // newerHint is what to do about a file of a later version.
 const newerHint = "use that version, or put back the copy from before it, or move the file away"
 
-// start counts this opening.
+// start counts this opening, in the file with the first write that succeeds.
 func (s *Store) start() error {
 	s.initial.Starts++
-	return s.update(map[string]any{metaKey: meta{Schema: Schema, Starts: s.initial.Starts}}, nil)
+	return s.update(nil, nil)
+}
+
+// Full reports whether an error says that a disk is full, or all of it used that one may use.
+func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// Trouble returns why nothing can be written to the file, nil if the last write succeeded. After one that failed it tries
+// again, at most once a second.
+func (s *Store) Trouble() error {
+	trouble := s.trouble.Load()
+	if trouble == nil {
+		return nil
+	}
+	if s.mu.TryLock() { // a write that takes long says itself how it ends
+		defer s.mu.Unlock()
+		if s.db != nil && time.Since(s.tried) > time.Second && s.write(s.texts, nil) == nil {
+			return nil
+		}
+	}
+	return *trouble
 }
 
 // State returns what was in the file when it was opened.
@@ -451,15 +478,17 @@ func (s *Store) update(put map[string]any, remove []string) error {
 	return s.updateLocked(put, remove)
 }
 
-// updateLocked writes the records of put that differ from the file's, and the seal, in one transaction. Called with
-// s.mu locked.
+// updateLocked writes the records of put that differ from the file's, and the seal, in one transaction; and that of the
+// file itself, if it could not be written before. Called with s.mu locked.
 func (s *Store) updateLocked(put map[string]any, remove []string) error {
 	if s.db == nil {
 		return fmt.Errorf("state file: %w", fs.ErrClosed)
 	}
 	next := maps.Clone(s.texts)
 	var changed []string
-	for key, value := range put {
+	all := map[string]any{metaKey: meta{Schema: Schema, Starts: s.initial.Starts}}
+	maps.Copy(all, put)
+	for key, value := range all {
 		text, err := json.Marshal(value)
 		if err != nil {
 			return fmt.Errorf("state record %s: %w", key, err)
@@ -479,6 +508,15 @@ func (s *Store) updateLocked(put map[string]any, remove []string) error {
 		return nil
 	}
 	slices.Sort(changed) // neighbours lie on the same pages
+	if err := s.write(next, changed); err != nil {
+		return err
+	}
+	s.texts = next
+	return nil
+}
+
+// write writes the records of some keys, and the seal of all records. Called with s.mu locked.
+func (s *Store) write(next map[string]string, changed []string) error {
 	sealed, err := json.Marshal(sealOf(next))
 	if err != nil {
 		return fmt.Errorf("state record %s: %w", sealKey, err)
@@ -500,10 +538,17 @@ func (s *Store) updateLocked(put map[string]any, remove []string) error {
 		}
 		return b.Put([]byte(sealKey), record(sealKey, sealed))
 	})
+	s.tried = time.Now()
 	if err != nil {
-		return fmt.Errorf("write the state file %s: %w", s.path, err)
+		var of *fs.PathError
+		if errors.As(err, &of) && of.Path == s.path {
+			err = of.Err // the path is said here
+		}
+		err = fmt.Errorf("write the state file %s: %w", s.path, err)
+		s.trouble.Store(&err)
+		return err
 	}
-	s.texts = next
+	s.trouble.Store(nil)
 	return nil
 }
 
