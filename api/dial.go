@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -148,7 +149,7 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 		slow := time.AfterFunc(waitingTime, func() { o.Waiting(socket) })
 		defer slow.Stop()
 	}
-	for {
+	for wait := closedRetry; ; wait = min(2*wait, mostRetry) {
 		c, err := connectOnce(ctx, bounded, socket, o)
 		if !errors.Is(err, errClosed) {
 			return c, err
@@ -161,7 +162,7 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 				Text: fmt.Sprintf("daemon at %s closes every connection: user %s has as many as one may have", socket,
 					users.Name(uint32(os.Getuid()))),
 				Hint: "end some of her commands that talk to it"}
-		case <-time.After(closedRetry):
+		case <-time.After(wait/2 + rand.N(wait)): // not all who wait at once
 		}
 	}
 }
@@ -169,8 +170,11 @@ func connect(ctx context.Context, socket string, o Options) (*Conn, error) {
 // errClosed: the daemon has closed a connection and said nothing.
 var errClosed = errors.New("the daemon has closed the connection")
 
-// closedRetry is how long after that the daemon is asked again.
-const closedRetry = 20 * time.Millisecond
+// How long after that the daemon is asked again, on average: at first, and in the end.
+const (
+	closedRetry = 20 * time.Millisecond
+	mostRetry   = 640 * time.Millisecond
+)
 
 // connectOnce is connect without the retries. The daemon is to answer before bounded ends, which ends with ctx.
 func connectOnce(ctx, bounded context.Context, socket string, o Options) (*Conn, error) {
