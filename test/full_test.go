@@ -57,7 +57,9 @@ func TestFullDisk(t *testing.T) {
 	}
 	address := port.Addr().String()
 	port.Close()
-	serve := func() *tenant { return p.serve("--store", filepath.Join(disk, "state.db"), "--metrics", address, "--mount", "off") }
+	serve := func() *tenant {
+		return p.serve("--store", filepath.Join(disk, "state.db"), "--metrics", address, "--mount", "off")
+	}
 	ready := func() (int, string) {
 		t.Helper()
 		answer, err := http.Get("http://" + address + "/readyz")
