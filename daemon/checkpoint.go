@@ -344,13 +344,16 @@ func (a *Arrival) Close() {
 	}
 }
 
-// Enter brings the processes onto the lgpu's devices and lets them in: all or none.
+// Enter brings the processes onto the lgpu's devices and lets them in: all or none, but for those that have ended before.
 func (a *Arrival) Enter(ctx context.Context, show func(Release)) error {
 	r := a.releases
 	record, _ := r.daemon.lgpus.record(a.dir.ID)
 	l := &released{ID: a.dir.ID, Sim: r.simOf(record), Moving: true, Pairs: a.pairs, busy: true}
 	for _, pid := range a.clients {
 		e, err := r.daemon.tenants.Observe(pid)
+		if errors.Is(err, os.ErrProcessDone) {
+			continue // it has come to its end by itself already
+		}
 		if err != nil {
 			return releaseError(ErrInvalid, a.dir.Path, "", err)
 		}
@@ -358,6 +361,10 @@ func (a *Arrival) Enter(ctx context.Context, show func(Release)) error {
 			return releaseError(ErrInvalid, a.dir.Path, "", fmt.Errorf("process %d (%s) is not the launcher's", pid, e.Comm))
 		}
 		l.Processes = append(l.Processes, releasedProcess{PID: pid, Start: e.Start})
+	}
+	if len(l.Processes) == 0 {
+		show(Release{Path: a.dir.Path, Back: true})
+		return nil
 	}
 	if err := checkpoint.Admit(nil, r.hindrances(a.dir, l), nil); err != nil {
 		return releaseError(ErrInvalid, a.dir.Path, "", err)

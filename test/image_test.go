@@ -431,20 +431,30 @@ func (p *place) fifo() string {
 // saboteur is a criu that runs a script in the place of its first dump, which may exec "$criu".
 func (p *place) saboteur(folder, script string) string {
 	p.t.Helper()
+	daemon, tide := p.daemon().Daemon.GetPid(), p.ps()[0].Processes[0].PID
+	return p.actsAsCRIU(fmt.Sprintf("daemon=%d tide=%d folder=%q\n%s", daemon, tide, folder, script))
+}
+
+// actsAsCRIU is a criu that runs a script in the place of its first dump or restore, which may exec "$criu"; $lgpu asks for it.
+func (p *place) actsAsCRIU(script string) string {
+	p.t.Helper()
 	real := ""
 	for _, v := range p.env {
 		if name, value, _ := strings.Cut(v, "="); name == "LGPU_CRIU" {
 			real = value
 		}
 	}
-	daemon, tide := p.daemon().Daemon.GetPid(), p.ps()[0].Processes[0].PID
-	path := filepath.Join(p.dir, "saboteur")
+	dir, err := os.MkdirTemp(p.dir, "criu-")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	path := filepath.Join(dir, "criu")
 	text := fmt.Sprintf(`#!/bin/sh
-lgpu=$PPID daemon=%d tide=%d criu=%q folder=%q n=$(cat "$0.count" 2>/dev/null || echo 0)
+lgpu=$PPID criu=%q n=$(cat "$0.count" 2>/dev/null || echo 0)
 echo $((n + 1)) >"$0.count"
 [ "$n" -lt 2 ] && exec "$criu" "$@" # they are asked for their version twice before
 %s
-`, daemon, tide, real, folder, script)
+`, real, script)
 	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
 		p.t.Fatal(err)
 	}

@@ -219,17 +219,25 @@ func (p Program) askAndHear(ctx context.Context, action string, kind int64, opti
 	if err := errors.Join(err, its.Close()); err != nil {
 		return answer{}, fmt.Errorf("criu %s: start %s: %w", action, p.Path, err)
 	}
+	waited := make(chan error, 1)
+	go func() {
+		waited <- c.Wait()
+		noMore(own)
+	}()
 	a, heard, err := exchange(own, request(kind, options), hear)
 	close(answered)
 	_ = own.Close() // it waits for further requests until then
-	ended := c.Wait()
+	ended := <-waited
 	switch {
 	case heard != nil:
 		return answer{}, heard
 	case err != nil && ctx.Err() != nil:
 		return answer{}, hung(action, ctx, &said)
+	case err != nil && ended != nil:
+		err = fmt.Errorf("it ended without an answer: %w", ended)
+		fallthrough
 	case err != nil:
-		return answer{}, &Error{Action: action, Cause: firstError(said.String(), errors.Join(err, ended).Error()), Log: said.String()}
+		return answer{}, &Error{Action: action, Cause: firstError(said.String(), err.Error()), Log: said.String()}
 	case a.success && a.kind == kind:
 		return a, nil
 	}
@@ -242,6 +250,14 @@ func (p Program) askAndHear(ctx context.Context, action string, kind int64, opti
 		e.errs = []error{syscall.Errno(a.errno)}
 	}
 	return a, e
+}
+
+// noMore ends the reading of a socket once what has come is read: what CRIU has started has its end open, too, and may outlive it.
+func noMore(socket *os.File) {
+	raw, err := socket.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it is closed, or is no use any more
+	}
 }
 
 // exchange sends a request and reads the answer. heard is the error of hear, after which there is none.

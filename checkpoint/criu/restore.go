@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,17 +72,42 @@ func (p Program) Restore(ctx context.Context, r Restore) (*os.Process, error) {
 		}
 		return r.Ready()
 	}, files...)
+	var root *unix.WaitStatus
 	if err != nil {
-		sweep(pids[0])
+		root = sweep(pids)
 	}
 	if err := logged(err, r.Dir); err != nil {
-		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, early(err, root))
 	}
 	process, err := os.FindProcess(a.pid)
 	if err != nil {
 		return nil, fmt.Errorf("restore from %s: find process %d: %w", r.Dir, a.pid, err)
 	}
 	return process, nil
+}
+
+// Ended is the error of a restore whose first process has come to its end by itself before CRIU had let all of the program go:
+// that is over then.
+type Ended struct{ Status int } // as a shell has it
+
+func (e *Ended) Error() string { return fmt.Sprintf("its program has ended with status %d", e.Status) }
+
+// notLetGo begins CRIU's error about a process, or a thread of one, that has ended before CRIU let it go. It ends all others.
+const notLetGo = "Unable to detach "
+
+// early is the error of a restore, or that the program has ended early. root is how its first process has ended, if it has.
+func early(err error, root *unix.WaitStatus) error {
+	var e *Error
+	switch {
+	case !errors.As(err, &e) || !strings.HasPrefix(e.Cause, notLetGo):
+	case root != nil && root.Exited():
+		return &Ended{root.ExitStatus()}
+	case root != nil && root.Signal() != unix.SIGKILL: // which may be CRIU's
+		return &Ended{128 + int(root.Signal())}
+	default:
+		e.Cause = "a process of the program ended before all were let go, and so the others were ended; it can be tried again"
+	}
+	return err
 }
 
 // burial is how long a process that has ended may keep its number: those of a dump have just been killed, and whoever is
@@ -106,30 +132,28 @@ func free(ctx context.Context, pids []int) error {
 	return nil
 }
 
-// sweep kills what a restore that did not come to its end has left: the process with the root's number, if it is a child of
-// this one, and all below it.
-func sweep(root int) {
-	if statusNumber(root, "PPid") != os.Getpid() {
-		return
-	}
+// sweep kills what a restore that did not come to its end has left: the processes with numbers of the image that are this
+// one's, and all below them. Their parents may have ended before, and then they are its children. It returns how the first of
+// them has ended, if it was a child.
+func sweep(numbers []int) (root *unix.WaitStatus) {
 	// Those that are stopped start no others. When a look finds no new one, all are.
 	all := map[int]bool{}
 	for found := true; found; {
 		found = false
-		for _, pid := range family(root) {
-			if !all[pid] {
-				all[pid], found = true, true
-				_ = unix.Kill(pid, unix.SIGSTOP) // it may have ended
+		for _, pid := range family(os.Getpid()) {
+			if !slices.Contains(numbers, pid) {
+				continue
+			}
+			for _, pid := range family(pid) {
+				if !all[pid] {
+					all[pid], found = true, true
+					_ = unix.Kill(pid, unix.SIGSTOP) // it may have ended
+				}
 			}
 		}
 	}
 	for pid := range all {
 		_ = unix.Kill(pid, unix.SIGKILL) // likewise
-	}
-	for { // nobody else will see the end of a child
-		if _, err := unix.Wait4(root, nil, 0, nil); !errors.Is(err, unix.EINTR) {
-			break
-		}
 	}
 	until := time.Now().Add(burial)
 	for pid := range all {
@@ -137,6 +161,20 @@ func sweep(root int) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+	for pid := range all { // nobody else will see the end of a child; those of others are ended by now, and become children
+		for statusNumber(pid, "PPid") == os.Getpid() {
+			var status unix.WaitStatus
+			if _, err := unix.Wait4(pid, &status, 0, nil); errors.Is(err, unix.EINTR) {
+				continue
+			} else if err != nil {
+				break
+			}
+			if pid == numbers[0] {
+				root = &status
+			}
+		}
+	}
+	return root
 }
 
 // alive says whether a process or thread has not ended.

@@ -396,6 +396,9 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	}
 	process, err := s.criu.Restore(ctx, r)
 	s.remove()
+	if ended := (*criu.Ended)(nil); errors.As(err, &ended) {
+		return nil, nil, &exit{status: ended.Status}
+	}
 	if err != nil {
 		return nil, nil, s.late(ctx, failed(err))
 	}
