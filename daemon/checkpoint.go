@@ -111,20 +111,18 @@ func (c *Checkpoint) Leave(ctx context.Context, show func(Release)) error {
 	return c.gather(ctx)
 }
 
-func (c *Checkpoint) leave(ctx context.Context, show func(Release)) error {
-	r := c.releases
-	if f, err := os.OpenFile(c.Lock, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-		return releaseError(ErrBusy, c.dir.Path, "its programs run on", err)
-	} else if err := f.Close(); err != nil {
-		return releaseError(ErrBusy, c.dir.Path, "its programs run on", err)
-	}
-	c.before = r.is(c.dir.ID)
-	if err := r.release(ctx, c.dir, show); err != nil {
+func (c *Checkpoint) leave(ctx context.Context, show func(Release)) (err error) {
+	if c.lgpu, c.before, err = c.releases.releaseFor(ctx, c.dir, c.held, show); err != nil {
 		return err
 	}
-	l, err := r.take(c.dir.ID, c.dir.Path, func(l *released) { l.Held = c.held })
-	c.lgpu = l
-	return err
+	f, err := os.OpenFile(c.Lock, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return releaseError(ErrBusy, c.dir.Path, "its programs run on", err)
+	}
+	return nil
 }
 
 // gather finds the files with what has left devices.
@@ -147,10 +145,10 @@ func (c *Checkpoint) GoOn(show func(Release)) error {
 	if n.ctx.Err() != nil {
 		return nil // the next daemon does it
 	}
-	defer os.Remove(c.Lock) // which is mostly done by then
 	if l == nil {
-		return nil
+		return nil // whoever holds it has the lock
 	}
+	defer os.Remove(c.Lock) // which is mostly done by then
 	c.lgpu = nil
 	if c.before {
 		r.unstop(n.ctx, c.dir.ID, l.Held)

@@ -233,53 +233,6 @@ func onTheWay(path string) error {
 	return releaseError(ErrBusy, path, "wait until that has ended", errors.New("its programs are on the way"))
 }
 
-// release takes an lgpu's programs off their devices.
-func (r *Releases) release(ctx context.Context, dir limits.Directory, show func(Release)) error {
-	already := func() (bool, error) {
-		is := r.all[dir.ID]
-		switch {
-		case is == nil:
-			return false, nil
-		case is.Moving || is.busy:
-			return true, onTheWay(dir.Path)
-		}
-		show(Release{Path: dir.Path, Processes: len(is.Processes)})
-		return true, nil
-	}
-	r.mu.Lock()
-	is, err := already()
-	r.mu.Unlock()
-	if is {
-		return err
-	}
-	l, rooms, err := r.find(dir)
-	if err != nil {
-		return releaseError(ErrInvalid, dir.Path, "", err)
-	}
-	if err := checkpoint.Admit(nil, r.hindrances(dir, l), rooms); err != nil {
-		return releaseError(ErrInvalid, dir.Path, "", err)
-	}
-	r.mu.Lock()
-	if is, err := already(); is {
-		r.mu.Unlock()
-		return err
-	}
-	r.all[dir.ID] = l
-	err = r.save()
-	r.mu.Unlock()
-	if err == nil {
-		m := r.move(l, dir.Path, false, show)
-		err = m.run(ctx)
-	}
-	r.ended(l, err == nil || errors.Is(err, errStuck))
-	if err != nil {
-		return releaseError(ErrBusy, dir.Path, "its programs run on", err)
-	}
-	r.daemon.journal.emit(Event{Kind: LgpuReleased, Path: dir.Path, ID: dir.ID, Text: dir.Path + " was released: its programs have left its devices"})
-	r.daemon.residence.look()
-	return nil
-}
-
 // take has an lgpu whose programs have left their devices be this call's alone, until ended, and notes what change does to it.
 func (r *Releases) take(id uint64, path string, change func(*released)) (*released, error) {
 	r.mu.Lock()
@@ -606,12 +559,21 @@ func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
 // stateLook is the time between two looks whether a process has come out of a state.
 const stateLook = 10 * time.Millisecond
 
-// again makes calls about a process until it is in a state for them: the helper of a daemon that has died may have one under
-// way still, and a lock whose caller died is given up by itself.
+// helpers is how many helpers are tried that end in the middle of a call.
+const helpers = 3
+
+// again makes calls about a process, which look first what state it is in, until it is in one for them: the helper of a daemon
+// that has died may have one under way still, and a lock whose caller died is given up by itself. If the helper itself ends,
+// another one makes them.
 func again(ctx context.Context, calls func() error) error {
+	ended := 0
 	for until := time.Now().Add(stageTime); ; {
 		err := calls()
-		if !errors.Is(err, driver.IllegalState) || time.Now().After(until) {
+		if errors.Is(err, driver.ErrHelper) {
+			ended++
+		}
+		lost := errors.Is(err, driver.ErrHelper) && ended < helpers
+		if !lost && !errors.Is(err, driver.IllegalState) || time.Now().After(until) {
 			return err
 		}
 		select {

@@ -52,7 +52,10 @@ func (p *place) nothingLeft(path, temporary string) {
 	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
 		p.t.Errorf("temporary files are left: %v, %v", left, err)
 	}
-	p.wait("the copies go", func() bool { host, disk := p.copies(); return host+disk == 0 })
+	p.wait("the copies go", func() bool { // with the daemon, if that has been killed
+		s := p.snapshot()
+		return s == nil || s.GetDaemon().GetHostCopies()+s.GetDaemon().GetDiskCopies() == 0
+	})
 }
 
 // numberIn is the number that a process writes to a file.
@@ -186,5 +189,128 @@ func restoredEndsAtOnce(t *testing.T, options []string) {
 			}
 			p.nothingLeft("/kept", temporary)
 		}
+	}
+}
+
+// Whenever something of a restore is killed, or its time is over, nothing of the program is left, and its image is restored after
+// that; or it is there.
+func TestRestoreKilledOften(t *testing.T) {
+	for _, options := range [][]string{{"--contain=off"}, {"--contain=off", "--overcommit"}} {
+		t.Run(strings.Join(options, " "), func(t *testing.T) { restoreKilledOften(t, options) })
+	}
+}
+
+func restoreKilledOften(t *testing.T, options []string) {
+	p, folder := imagePlace(t)
+	temporary, image := p.temporary(), filepath.Join(folder, "a")
+	c := p.tree("kept", options...)
+	c.expect("stepped 3", "step 3")
+	program := p.ps()[0].Processes[0].PID
+	p.checkpoint("kept", image, "--stop")
+	p.gone(c, "/kept")
+	restored := func() time.Duration {
+		t.Helper()
+		begun := time.Now()
+		r := p.restore(image)
+		p.enters("/kept")
+		took := time.Since(begun)
+		r.expect("intact after 3 steps", "check")
+		r.in.Close()
+		if s := r.status(); s != 7 {
+			t.Errorf("status %d: %s", s, r.stderr.String())
+		}
+		p.nothingLeft("/kept", temporary)
+		return took
+	}
+	took := restored()
+	for i := range rounds(8, 60) {
+		victim, moment := i%4, rand.N(took)
+		daemon, helper := p.daemon().Daemon.GetPid(), p.helper()
+		var last []string
+		if victim == 3 { // nobody
+			last = []string{"--timeout", fmt.Sprint(max(moment, time.Millisecond))}
+		}
+		r := p.restore(image, last...)
+		if victim != 3 {
+			time.Sleep(moment) // any moment will do
+			unix.Kill([]int{int(daemon), helper, program}[victim], unix.SIGKILL)
+		}
+		r.in.Close()
+		s := r.status()
+		says := r.stderr.String()
+		left := victim == 3 && s == 1 && strings.Contains(says, "; nothing of the program is left")
+		if s != 7 && (s != 1 || victim == 3 && !left || says == "") {
+			t.Errorf("round %d, victim %d after %v: status %d: %s", i, victim, moment, s, says)
+		}
+		p.nothingLeft("/kept", temporary)
+		if victim < 2 {
+			restored() // so that the daemon has a helper
+		}
+	}
+	restored()
+}
+
+// A daemon, its helper or a program that is killed in a phase of a restore, or is held up in it until the time is over, leaves
+// nothing of the program.
+func TestRestoreFails(t *testing.T) {
+	for _, options := range [][]string{{"--contain=off"}, {"--overcommit"}} {
+		t.Run(strings.Join(options, " "), func(t *testing.T) { restoreFails(t, options) })
+	}
+}
+
+func restoreFails(t *testing.T, options []string) {
+	p, folder := imagePlace(t)
+	temporary, image := p.temporary(), filepath.Join(folder, "a")
+	c := p.small("kept", options...)
+	c.expect("stepped 3", "step 3")
+	program := p.ps()[0].Processes[0].PID
+	p.checkpoint("kept", image, "--stop")
+	p.gone(c, "/kept")
+	enters := func() bool { return strings.Contains(p.released(), `"moving":true`) }
+	type fault struct {
+		script  string // of what CRIU is then; $daemon and $helper are processes
+		when    func() bool
+		victim  string // who is killed then
+		options []string
+		status  int
+		says    string
+	}
+	for what, try := range map[string]fault{
+		"no time":                    {options: []string{"--timeout", "1ms"}, status: 1, says: "not within 1ms; nothing of the program is left"},
+		"criu hangs":                 {script: `exec sleep 1000`, options: []string{"--timeout", "2s"}, status: 1, says: "not within 2s; nothing"},
+		"criu fails":                 {script: `exit 1`, status: 1, says: "criu restore"},
+		"criu is killed":             {script: `kill -KILL $$`, status: 1, says: "criu restore: it ended without an answer: signal: killed"},
+		"the daemon is killed":       {script: `kill -KILL $daemon; exec "$criu" "$@"`, status: 1, says: "daemon"},
+		"the helper hangs":           {script: `kill -STOP $helper; exec "$criu" "$@"`, options: []string{"--timeout", "2s"}, status: 1, says: "not within 2s; nothing"},
+		"the helper is killed":       {script: `kill -STOP $helper; exec "$criu" "$@"`, when: enters, victim: "helper"},
+		"the daemon is killed later": {script: `kill -STOP $helper; exec "$criu" "$@"`, when: enters, victim: "daemon", status: 1, says: "daemon"},
+		"the program is killed":      {script: `kill -STOP $helper; exec "$criu" "$@"`, when: enters, victim: "program", status: 137},
+	} {
+		r := p.restore(image) // so that the daemon has a helper
+		r.expect("intact after 3 steps", "check")
+		p.enters("/kept")
+		r.end()
+		p.nothingLeft("/kept", temporary)
+		daemon, helper := p.daemon().Daemon.GetPid(), p.helper()
+		env := p.env
+		if try.script != "" {
+			p.env = append(slices.Clip(env), "LGPU_CRIU="+p.actsAsCRIU(fmt.Sprintf("daemon=%d helper=%d\n%s", daemon, helper, try.script)))
+		}
+		r = p.restore(image, try.options...)
+		p.env = env
+		if try.when != nil {
+			p.wait(what, try.when)
+			unix.Kill(map[string]int{"helper": helper, "daemon": int(daemon), "program": program}[try.victim], unix.SIGKILL)
+			unix.Kill(helper, unix.SIGCONT)
+		}
+		if try.victim == "helper" { // another one brings it back
+			r.expect("intact after 3 steps", "check")
+			r.in.Close()
+		}
+		if s := r.status(); s != try.status || !strings.Contains(r.stderr.String(), try.says) {
+			t.Errorf("%s: status %d: %s", what, s, r.stderr.String())
+		}
+		unix.Kill(helper, unix.SIGCONT)
+		p.nothingLeft("/kept", temporary)
 	}
 }

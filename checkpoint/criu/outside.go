@@ -135,15 +135,15 @@ func (o *outside) files(pid int, folder string) error {
 	return nil
 }
 
-// Beginnings of the names of files that never had one, in memory (memfd_create(2)) or on a mount that no process has, as are
-// those with what has left devices: CRIU writes the former, and is told of the latter.
-const memoryFile, namelessFile = "/memfd:", "/#"
+// Beginnings of the names of files that never had one, in memory (memfd_create(2)) or, in any folder, of others (O_TMPFILE), as are
+// those with what has left devices: CRIU writes the former, and is told of the latter, or refuses them.
+const memoryFile, namelessFile = "/memfd:", "#"
 
 // findable says whether CRIU finds a file where the process has it, or need not.
 func (o *outside) findable(pid, fd int, name string, mounts map[int]bool) bool {
 	mount := descriptorNumber(pid, fd, "mnt_id", 10)
 	var st unix.Stat_t
-	if mounts[mount] || strings.HasPrefix(name, memoryFile) || strings.HasPrefix(name, namelessFile) ||
+	if mounts[mount] || strings.HasPrefix(name, memoryFile) || strings.HasPrefix(filepath.Base(name), namelessFile) ||
 		unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), &st) != nil {
 		return true
 	}

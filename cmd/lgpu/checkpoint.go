@@ -213,6 +213,7 @@ type checkpointStep struct {
 	total   int64        // bytes of it
 	done    atomic.Int64 // of them
 	ended   bool         // the daemon was told to end the program
+	adrift  bool         // it could not be told to have the program go on
 }
 
 // write begins to write so many bytes.
@@ -230,6 +231,9 @@ func (s *checkpointStep) written(bytes int64) {
 func (s *checkpointStep) now() string {
 	if s.ended {
 		return "the image is whole, and its program is ended"
+	}
+	if s.adrift {
+		return "there is no image, and its program may not be on its devices"
 	}
 	return "there is no image, and its program goes on"
 }
@@ -438,6 +442,7 @@ func (s *checkpointStep) step(step api.CheckpointRequest_Step) (*api.CheckpointR
 // goOn has the program go on. The error is why, with what became of it.
 func (s *checkpointStep) goOn(why error) error {
 	if _, err := s.step(api.CheckpointRequest_GO_ON); err != nil {
+		s.adrift = true
 		return errors.Join(why, fmt.Errorf("checkpoint %s: its program may not be on its devices: %w", s.path, err))
 	}
 	if why == nil {

@@ -107,13 +107,19 @@ func (r *restoring) run(c *cobra.Command, dir string) error {
 	}
 	r.line = progress.Start(c.ErrOrStderr(), "restore "+harmless(dir))
 	defer r.line.Done()
-	s := &restoreStep{restoring: r, criu: program, phases: newPhases()}
+	s := &restoreStep{restoring: r, criu: program, phases: newPhases(), until: time.Now().Add(r.timeout)}
 	defer s.close()
-	if err := s.read(c.Context(), dir, trust); errors.Is(err, errTerminal) {
+	ctx, stop := s.bounded(c.Context())
+	err = s.read(ctx, dir, trust)
+	if err != nil && !errors.Is(err, errTerminal) {
+		err = s.late(ctx, failed(fmt.Errorf("restore %s: %w", harmless(dir), err)))
+	}
+	stop()
+	if errors.Is(err, errTerminal) {
 		r.line.Done()
 		return r.again(c.CalledAs())
 	} else if err != nil {
-		return failed(fmt.Errorf("restore %s: %w", harmless(dir), err))
+		return err
 	}
 	if err := s.attach(c); err != nil {
 		return err
@@ -134,6 +140,7 @@ type restoreStep struct {
 	*restoring
 	criu   criu.Program
 	phases *phases
+	until  time.Time // when it is given up
 
 	image    *image.Image  // until all of it has been read
 	files    string        // CRIU's, checked, in a folder of this process
@@ -215,10 +222,15 @@ func sweepCopies() {
 // copiesMade is how long a folder may be there before somebody holds it.
 const copiesMade = time.Minute
 
+// bounded ends when the time is over, or with a signal.
+func (s *restoreStep) bounded(ctx context.Context) (context.Context, func()) {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	ctx, cancel := context.WithDeadline(ctx, s.until)
+	return ctx, func() { cancel(); stop() }
+}
+
 // read reads the image and checks it, all that can be without its lgpu.
 func (s *restoreStep) read(ctx context.Context, dir string, trust image.Trust) (err error) {
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
-	defer stop()
 	i, err := image.Open(dir, trust)
 	if err != nil {
 		return err
@@ -349,10 +361,8 @@ func uuids(devices []image.Device) (all []string) {
 
 // start is the starter of the program: CRIU starts its processes, and the daemon lets them in.
 func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func() error, error) {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	ctx, stop := s.bounded(context.Background())
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	stream, err := s.conn.Restore(ctx)
 	if err == nil {
 		err = ignoreEOF(stream.Send(&api.RestoreRequest{Path: s.path(), Clients: s.program.Clients, Devices: s.replaces,
