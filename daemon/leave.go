@@ -16,7 +16,9 @@ func (r *Releases) release(ctx context.Context, dir limits.Directory, show func(
 
 // releaseFor is release for processes that are to be held: with them the lgpu is this call's alone after that, until ended. was
 // says whether its programs had left their devices already. At no moment it is noted as released without being held.
-func (r *Releases) releaseFor(ctx context.Context, dir limits.Directory, held []releasedProcess, show func(Release)) (l *released, was bool, err error) {
+func (r *Releases) releaseFor(
+	ctx context.Context, dir limits.Directory, held []releasedProcess, show func(Release),
+) (l *released, was bool, err error) {
 	already := func() (bool, error) {
 		is := r.all[dir.ID]
 		switch {

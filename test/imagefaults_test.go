@@ -88,7 +88,8 @@ func checkpointKilledOften(t *testing.T, options []string) {
 		}
 		there, whole := p.settled("/kept"), p.whole(image)
 		if s == 0 && !whole || !there && !(whole && stop) || s == 0 && there == stop {
-			t.Fatalf("round %d, victim %d after %v: status %d, image %v, program %v: %s", i, victim, moment, s, whole, there, k.stderr.String())
+			t.Fatalf("round %d, victim %d after %v: status %d, image %v, program %v: %s", i, victim, moment, s, whole, there,
+				k.stderr.String())
 		}
 		if there {
 			step()
@@ -124,7 +125,8 @@ func TestCheckpointTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := p.env
-	p.env = append(slices.Clip(env), "LGPU_CRIU="+p.saboteur(folder, fmt.Sprintf(`echo $$ >%q; read line <%q; exec "$criu" "$@"`, begun, on)))
+	script := fmt.Sprintf(`echo $$ >%q; read line <%q; exec "$criu" "$@"`, begun, on)
+	p.env = append(slices.Clip(env), "LGPU_CRIU="+p.saboteur(folder, script))
 	first := p.start("lgpu", "checkpoint", "kept", "--stop", "--to", filepath.Join(folder, "a"), p.key())
 	p.env = env
 	p.numberIn(begun)
@@ -177,7 +179,8 @@ func checkpointDeadlines(t *testing.T, options []string) {
 		if try.pid != 0 {
 			unix.Kill(try.pid, unix.SIGCONT)
 		}
-		if s := k.ProcessState.ExitCode(); s != 1 || !strings.Contains(string(out), "not within 2s; there is no image, and its program goes on") {
+		const says = "not within 2s; there is no image, and its program goes on"
+		if s := k.ProcessState.ExitCode(); s != 1 || !strings.Contains(string(out), says) {
 			t.Errorf("%s: status %d: %s", phase, s, out)
 		}
 		if !p.settled("/kept") || p.whole(image) {
@@ -241,4 +244,28 @@ func TestCheckpointHelperKilled(t *testing.T) {
 		r.expect(fmt.Sprintf("intact after %d steps", steps), "check")
 		r.end()
 	}
+}
+
+// A program that is killed at any moment of a checkpoint is gone, and there is no image; or there is one that is whole.
+func TestCheckpointProgramKilled(t *testing.T) {
+	p, folder := imagePlace(t)
+	c := p.small("kept", "--overcommit", "--contain=off")
+	took := time.Duration(p.checkpoint("kept", filepath.Join(folder, "first")).Seconds * float64(time.Second))
+	for i := range rounds(4, 40) {
+		image, moment := filepath.Join(folder, fmt.Sprint(i)), rand.N(took)
+		program := p.ps()[0].Processes[0].PID
+		k := p.start("lgpu", "checkpoint", "kept", "--to", image, p.key())
+		time.Sleep(moment) // any moment will do
+		unix.Kill(program, unix.SIGKILL)
+		s := k.status()
+		p.gone(c, "/kept")
+		p.settled("/kept")
+		if whole := p.whole(image); whole != (s == 0) {
+			t.Errorf("round %d, after %v: status %d, image %v: %s", i, moment, s, whole, k.stderr.String())
+		}
+		c = p.restore(filepath.Join(folder, "first"))
+		c.expect("intact after 0 steps", "check")
+		p.enters("/kept")
+	}
+	c.end()
 }

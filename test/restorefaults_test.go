@@ -267,6 +267,7 @@ func restoreFails(t *testing.T, options []string) {
 	p.checkpoint("kept", image, "--stop")
 	p.gone(c, "/kept")
 	enters := func() bool { return strings.Contains(p.released(), `"moving":true`) }
+	brief, hold := []string{"--timeout", "2s"}, `kill -STOP $helper; exec "$criu" "$@"`
 	type fault struct {
 		script  string // of what CRIU is then; $daemon and $helper are processes
 		when    func() bool
@@ -276,15 +277,15 @@ func restoreFails(t *testing.T, options []string) {
 		says    string
 	}
 	for what, try := range map[string]fault{
-		"no time":                    {options: []string{"--timeout", "1ms"}, status: 1, says: "not within 1ms; nothing of the program is left"},
-		"criu hangs":                 {script: `exec sleep 1000`, options: []string{"--timeout", "2s"}, status: 1, says: "not within 2s; nothing"},
+		"no time":                    {options: []string{"--timeout", "1ms"}, status: 1, says: "not within 1ms; nothing"},
+		"criu hangs":                 {script: `exec sleep 1000`, options: brief, status: 1, says: "not within 2s; nothing"},
 		"criu fails":                 {script: `exit 1`, status: 1, says: "criu restore"},
-		"criu is killed":             {script: `kill -KILL $$`, status: 1, says: "criu restore: it ended without an answer: signal: killed"},
+		"criu is killed":             {script: `kill -KILL $$`, status: 1, says: "it ended without an answer: signal: killed"},
 		"the daemon is killed":       {script: `kill -KILL $daemon; exec "$criu" "$@"`, status: 1, says: "daemon"},
-		"the helper hangs":           {script: `kill -STOP $helper; exec "$criu" "$@"`, options: []string{"--timeout", "2s"}, status: 1, says: "not within 2s; nothing"},
-		"the helper is killed":       {script: `kill -STOP $helper; exec "$criu" "$@"`, when: enters, victim: "helper"},
-		"the daemon is killed later": {script: `kill -STOP $helper; exec "$criu" "$@"`, when: enters, victim: "daemon", status: 1, says: "daemon"},
-		"the program is killed":      {script: `kill -STOP $helper; exec "$criu" "$@"`, when: enters, victim: "program", status: 137},
+		"the helper hangs":           {script: hold, options: brief, status: 1, says: "not within 2s; nothing"},
+		"the helper is killed":       {script: hold, when: enters, victim: "helper"},
+		"the daemon is killed later": {script: hold, when: enters, victim: "daemon", status: 1, says: "daemon"},
+		"the program is killed":      {script: hold, when: enters, victim: "program", status: 137},
 	} {
 		r := p.restore(image) // so that the daemon has a helper
 		r.expect("intact after 3 steps", "check")

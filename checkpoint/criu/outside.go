@@ -135,8 +135,8 @@ func (o *outside) files(pid int, folder string) error {
 	return nil
 }
 
-// Beginnings of the names of files that never had one, in memory (memfd_create(2)) or, in any folder, of others (O_TMPFILE), as are
-// those with what has left devices: CRIU writes the former, and is told of the latter, or refuses them.
+// Beginnings of the names of files that never had one, in memory (memfd_create(2)) or, in any folder, of others (O_TMPFILE),
+// as are those with what has left devices: CRIU writes the former, and is told of the latter, or refuses them.
 const memoryFile, namelessFile = "/memfd:", "#"
 
 // findable says whether CRIU finds a file where the process has it, or need not.
