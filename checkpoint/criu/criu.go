@@ -252,7 +252,8 @@ func (p Program) askAndHear(ctx context.Context, action string, kind int64, opti
 	return a, e
 }
 
-// noMore ends the reading of a socket once what has come is read: what CRIU has started has its end open, too, and may outlive it.
+// noMore ends the reading of a socket once what has come is read: what CRIU has started has its end open, too, and may outlive
+// it.
 func noMore(socket *os.File) {
 	raw, err := socket.SyscallConn()
 	if err == nil {
