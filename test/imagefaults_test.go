@@ -269,3 +269,38 @@ func TestCheckpointProgramKilled(t *testing.T) {
 	}
 	c.end()
 }
+
+// A CRIU that is killed in the middle of a dump leaves no image, and a program that goes on: its code in there ends with it. Only
+// while that comes and goes the program may be lost.
+func TestCheckpointCRIUKilled(t *testing.T) {
+	p, folder := imagePlace(t)
+	c := p.small("kept", "--contain=off")
+	took, file, env := time.Second, filepath.Join(p.dir, "criu.pid"), p.env
+	for i := range rounds(4, 60) {
+		os.Remove(file)
+		image := filepath.Join(folder, fmt.Sprint(i))
+		p.env = append(slices.Clip(env), "LGPU_CRIU="+p.saboteur(folder, fmt.Sprintf(`echo $$ >%q; exec "$criu" "$@"`, file)))
+		k := p.start("lgpu", "checkpoint", "kept", "--to", image, p.key())
+		p.env = env
+		pid, begun := p.numberIn(file), time.Now()
+		if i > 0 { // how long does it take?
+			time.Sleep(rand.N(took)) // any moment will do
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		s := k.status()
+		if i == 0 {
+			took = time.Since(begun)
+		}
+		there, whole := p.settled("/kept"), p.whole(image)
+		if whole != (s == 0) {
+			t.Errorf("round %d: status %d, image %v: %s", i, s, whole, k.stderr.String())
+		}
+		if !there {
+			t.Logf("round %d: the program is lost", i)
+			p.wait("its launcher ends", func() bool { return c.status() != 0 })
+			c = p.small("kept", "--contain=off")
+		}
+		c.expect("intact after 0 steps", "check")
+	}
+	c.end()
+}
