@@ -405,7 +405,6 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 		return err
 	}
 	process, err := s.criu.Restore(ctx, r)
-	s.remove()
 	if ended := (*criu.Ended)(nil); errors.As(err, &ended) {
 		return nil, nil, &exit{status: ended.Status}
 	}
@@ -419,6 +418,7 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	if err == nil {
 		err = ignoreEOF(stream.Send(&api.RestoreRequest{}))
 	}
+	s.remove() // while the daemon has its part to do
 	for err == nil {
 		if reply, err = stream.Recv(); err == nil && reply.GetProgress().GetStage() == "" {
 			s.phases.took(reply.GetProgress())

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -105,9 +106,18 @@ func (d *Driver) resources(s *api.Snapshot) resourceslice.DriverResources {
 			slices = append(slices, resourceslice.Slice{})
 		}
 		last := &slices[len(slices)-1]
-		last.Devices = append(last.Devices, device.Resource())
+		last.Devices = append(last.Devices, rooted(device.Resource(), device.PCI()))
 	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: {Slices: slices}}}
+}
+
+// rooted is a device with the attribute that says which root of PCI Express it is below, by which a claim can have a network card
+// beside it. The node's kernel knows that of what has an address on the bus, and a software GPU has none.
+func rooted(d resourceapi.Device, pci string, of ...deviceattribute.MachineModifier) resourceapi.Device {
+	if root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(pci, of...); err == nil {
+		d.Attributes[root.Name] = root.Value
+	}
+	return d
 }
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.

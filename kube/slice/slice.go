@@ -4,11 +4,13 @@ package slice
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"github.com/lgpu/lgpu/api"
 )
@@ -47,11 +49,12 @@ type Device struct {
 	Step uint64
 
 	device *api.Device
+	nvlink string // the first UUID of those that reach each other by NVLink; empty if it reaches none
 }
 
 // Devices returns what of a snapshot can be given, the software GPU of a shape or, with none, the machine's own devices.
 func Devices(s *api.Snapshot, shape string) []Device {
-	divided := divided(s)
+	divided, linked := divided(s), linked(s)
 	var all []Device
 	for _, d := range s.GetDevices() {
 		if d.GetSim() != shape || refusal(d, divided) != "" {
@@ -59,7 +62,7 @@ func Devices(s *api.Snapshot, shape string) []Device {
 		}
 		units := uint64(d.GetUnits())
 		all = append(all, Device{Name: strings.ToLower(d.GetUuid()), UUID: d.GetUuid(), Key: d.GetKey(), Shape: shape,
-			Memory: whole(d), Units: units, Step: step(s, d.GetUuid(), units), device: d})
+			Memory: whole(d), Units: units, Step: step(s, d.GetUuid(), units), device: d, nvlink: linked[d.GetUuid()]})
 	}
 	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.device.GetIndex(), b.device.GetIndex()) })
 	return all
@@ -75,6 +78,31 @@ func Refused(s *api.Snapshot, shape string) map[string]string {
 		}
 	}
 	return all
+}
+
+// linked are the devices that reach another by NVLink, each with the first UUID of all that it so reaches, over others too.
+func linked(s *api.Snapshot) map[string]string {
+	links := map[string][]string{} // both ways: of two devices, one may know less than the other
+	for _, d := range s.GetDevices() {
+		for _, l := range d.GetInventory().GetLinks() {
+			if l.GetNvlinks() > 0 {
+				links[d.GetUuid()] = append(links[d.GetUuid()], l.GetPeer())
+				links[l.GetPeer()] = append(links[l.GetPeer()], d.GetUuid())
+			}
+		}
+	}
+	first := map[string]string{}
+	for _, uuid := range slices.Sorted(maps.Keys(links)) {
+		for found := []string{uuid}; len(found) > 0; {
+			next := found[0]
+			found = found[1:]
+			if first[next] == "" {
+				first[next] = uuid
+				found = append(found, links[next]...)
+			}
+		}
+	}
+	return first
 }
 
 // divided are the GPUs that are divided into MIG instances.
@@ -116,6 +144,15 @@ func step(s *api.Snapshot, uuid string, units uint64) uint64 {
 	return 1
 }
 
+// PCI is the device's address on the bus as the kernel has it, such as 0000:3b:00.0, with four digits of the domain where the
+// driver has eight; empty if it is not known, and for a software GPU, which has none.
+func (d Device) PCI() string {
+	if d.Shape != "" {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(d.device.GetPci(), "0000"))
+}
+
 // Resource is the device as the scheduler sees it.
 func (d Device) Resource() resourceapi.Device {
 	shared := true
@@ -146,7 +183,8 @@ func (d Device) attributes() map[resourceapi.QualifiedName]resourceapi.DeviceAtt
 	all := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
 	for name, value := range map[resourceapi.QualifiedName]string{"uuid": d.UUID, "model": d.device.GetName(),
 		"architecture": about.GetArchitecture(), "mode": "temporal", "driverVersion": about.GetDriver(),
-		"capability": about.GetCapability(), "pci": d.device.GetPci()} {
+		"capability": about.GetCapability(), "pci": d.device.GetPci(), "nvlink": d.nvlink,
+		deviceattribute.StandardDeviceAttributePCIBusID: d.PCI()} {
 		if value != "" && len(value) <= maxAttribute {
 			all[name] = resourceapi.DeviceAttribute{StringValue: &value}
 		}
@@ -156,6 +194,7 @@ func (d Device) attributes() map[resourceapi.QualifiedName]resourceapi.DeviceAtt
 	if about != nil && about.Numa != nil {
 		numa := int64(about.GetNuma())
 		all["numa"] = resourceapi.DeviceAttribute{IntValue: &numa}
+		all[deviceattribute.StandardDeviceAttributeNUMANode] = resourceapi.DeviceAttribute{IntValue: &numa}
 	}
 	return all
 }
