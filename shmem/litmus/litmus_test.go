@@ -233,7 +233,7 @@ func TestMutations(t *testing.T) {
 			t.Parallel()
 			program := build(t, d.flavour.flags...)
 			began := time.Now()
-			for seed := range uint64(20) {
+			for seed := range uint64(100) { // on a quiet machine some need dozens
 				for _, x := range d.trials {
 					x.world.timeout = time.Second
 					r := x.run(t, program, seed, 20*time.Second, fmt.Sprintf("LITMUS_MUTATION=%d", n))
