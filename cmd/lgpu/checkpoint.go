@@ -170,7 +170,7 @@ func (k *checkpointing) run(c *cobra.Command, conn *api.Conn, name string) (err 
 	case err == nil:
 	case ctx.Err() != nil:
 		return &exit{status: statusFailed, err: fmt.Errorf("checkpoint %s: broken off; %s", path, s.now())}
-	case bounded.Err() != nil:
+	case expired(bounded):
 		return &exit{status: statusFailed, err: fmt.Errorf("checkpoint %s: not within %v; %s", path, k.timeout, s.now())}
 	default:
 		return explainFiles(c, err)

@@ -118,7 +118,7 @@ func (m *migrating) run(c *cobra.Command, conn *api.Conn, path string) (r migrat
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return r, failed(fmt.Errorf("migrate %s: broken off; what was begun is turned back", path))
-	case err != nil && bounded.Err() != nil:
+	case err != nil && expired(bounded):
 		return r, failed(fmt.Errorf("migrate %s: not within %v; what was begun is turned back", path, m.timeout))
 	case err != nil:
 		return r, explainFiles(c, err)

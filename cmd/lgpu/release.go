@@ -109,6 +109,16 @@ func phaseRows(b *strings.Builder, all ...releasedPhase) {
 	}
 }
 
+// expired says whether the time of a call that has failed is over. The daemon is told the time, and may end the call a moment
+// before it is over here.
+func expired(ctx context.Context) bool {
+	const moment = 100 * time.Millisecond
+	if until, bounded := ctx.Deadline(); bounded && time.Until(until) < moment {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
+}
+
 // releaseAll releases the lgpus at the paths, or brings them back. quiet: something else is said at the end.
 func (m *move) releaseAll(c *cobra.Command, conn *api.Conn, paths []string, quiet bool) error {
 	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
@@ -120,12 +130,12 @@ func (m *move) releaseAll(c *cobra.Command, conn *api.Conn, paths []string, quie
 			one, cancel = context.WithTimeout(ctx, m.timeout)
 		}
 		r, err := release(one, conn, p, m.resume, c.ErrOrStderr())
-		late := one.Err()
+		late := err != nil && expired(one)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return &exit{status: statusFailed, err: fmt.Errorf("%s %s: broken off; what was begun is turned back", m.verb(), p)}
-		case late != nil && err != nil:
+		case late:
 			return &exit{status: statusFailed, err: fmt.Errorf("%s %s: not within %v; what was begun is turned back", m.verb(), p, m.timeout)}
 		case err != nil:
 			return explainFiles(c, err)
