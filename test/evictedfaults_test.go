@@ -14,8 +14,11 @@ import (
 // A program of which a part has left its devices for a disk, as host.budget has no room for it, is written to an image and
 // restored, with the same bits: contained or not, running, suspended or released before.
 func TestCheckpointOnDisk(t *testing.T) {
-	for _, budget := range []uint64{1, 100} { // MiB: for nothing, and for a part
-		for _, contain := range []string{"--contain=off", "--contain=auto"} {
+	for i, budget := range []uint64{1, 100} { // MiB: for nothing, and for a part
+		for n, contain := range []string{"--contain=off", "--contain=auto"} {
+			if i != n && rounds(0, 1) == 0 {
+				continue
+			}
 			t.Run(fmt.Sprintf("%d MiB %s", budget, contain), func(t *testing.T) { checkpointOnDisk(t, budget, contain) })
 		}
 	}
