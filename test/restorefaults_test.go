@@ -26,6 +26,16 @@ func (p *place) tree(name string, options ...string) *tenant {
 	return c
 }
 
+// away has a program do three steps, and ends it when it is in an image. It returns the number that its process had.
+func (p *place) away(c *tenant, name, image string) (program int) {
+	p.t.Helper()
+	c.expect("stepped 3", "step 3")
+	program = p.ps()[0].Processes[0].PID
+	p.checkpoint(name, image, "--stop")
+	p.gone(c, "/"+name)
+	return program
+}
+
 // temporary gives the place a folder for temporary files of its own.
 func (p *place) temporary() string {
 	p.t.Helper()
@@ -94,10 +104,7 @@ func TestRestoreCRIUKilled(t *testing.T) {
 func restoreCRIUKilled(t *testing.T, options []string) {
 	p, folder := imagePlace(t)
 	temporary, image := p.temporary(), filepath.Join(folder, "a")
-	c := p.tree("kept", options...)
-	c.expect("stepped 3", "step 3")
-	p.checkpoint("kept", image, "--stop")
-	p.gone(c, "/kept")
+	p.away(p.tree("kept", options...), "kept", image)
 	file := filepath.Join(p.dir, "criu.pid")
 	env := p.env
 	took := time.Second
@@ -203,11 +210,7 @@ func TestRestoreKilledOften(t *testing.T) {
 func restoreKilledOften(t *testing.T, options []string) {
 	p, folder := imagePlace(t)
 	temporary, image := p.temporary(), filepath.Join(folder, "a")
-	c := p.tree("kept", options...)
-	c.expect("stepped 3", "step 3")
-	program := p.ps()[0].Processes[0].PID
-	p.checkpoint("kept", image, "--stop")
-	p.gone(c, "/kept")
+	program := p.away(p.tree("kept", options...), "kept", image)
 	restored := func() time.Duration {
 		t.Helper()
 		begun := time.Now()
@@ -261,11 +264,7 @@ func TestRestoreFails(t *testing.T) {
 func restoreFails(t *testing.T, options []string) {
 	p, folder := imagePlace(t)
 	temporary, image := p.temporary(), filepath.Join(folder, "a")
-	c := p.small("kept", options...)
-	c.expect("stepped 3", "step 3")
-	program := p.ps()[0].Processes[0].PID
-	p.checkpoint("kept", image, "--stop")
-	p.gone(c, "/kept")
+	program := p.away(p.small("kept", options...), "kept", image)
 	enters := func() bool { return strings.Contains(p.released(), `"moving":true`) }
 	brief, hold := []string{"--timeout", "2s"}, `kill -STOP $helper; exec "$criu" "$@"`
 	type fault struct {

@@ -99,7 +99,7 @@ const restored = "post-restore"
 func noticed(well bool) message {
 	var m message
 	m.number(fieldType, requestNotify)
-	m.number(fieldNoticed, map[bool]int64{true: 1}[well])
+	m.number(fieldNoticed, int64(protowire.EncodeBool(well))) // false is said, too
 	return m
 }
 

@@ -389,17 +389,17 @@ func roomFor(folder, path string, pids []int, devices uint64) (checkpoint.Room, 
 		}
 		room.Needed += (resident - min(shared, resident)) * uint64(os.Getpagesize())
 	}
-	had, err := largest(folder, path)
-	if err != nil {
-		return room, err
-	}
-	room.Needed -= min(room.Needed, had)
 	var at unix.Statfs_t
 	if err := unix.Statfs(folder, &at); err != nil {
 		return room, fmt.Errorf("room on the disk of %s: %w", folder, err)
 	}
 	room.Free = at.Bavail * uint64(at.Bsize)
-	return room, nil
+	if room.Needed <= room.Free {
+		return room, nil
+	}
+	had, err := largest(folder, path)
+	room.Needed -= min(room.Needed, had)
+	return room, err
 }
 
 // largest is how many bytes the largest image of an lgpu in a folder has, uncompressed; 0 if there is none.
