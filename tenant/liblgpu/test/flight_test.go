@@ -190,7 +190,9 @@ func TestOwnCostIsNotCharged(t *testing.T) {
 			busy, _ := launch(20000)
 			sum += busy
 		}
-		return sum > 4*8000*20*time.Microsecond*993/1000
+		// With the cost taken off always it is 90 %. The last launches are followed by a look that takes theirs off; what that
+		// is depends on the processor.
+		return sum > 4*8000*20*time.Microsecond*97/100
 	})
 }
 
