@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"github.com/lgpu/lgpu/checkpoint/driver"
 	"github.com/lgpu/lgpu/internal/assets"
 	"github.com/lgpu/lgpu/internal/progress"
+	"github.com/lgpu/lgpu/policy/checkpoint"
 	"github.com/lgpu/lgpu/sim/wire"
 )
 
@@ -37,15 +39,17 @@ type releasedPhase struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// release has the programs of an lgpu leave its devices wholly, or come back.
-func release(ctx context.Context, conn *api.Conn, path string, back bool, out io.Writer) (released, error) {
-	verb, state := "suspend", "released"
-	if back {
-		verb, state = "resume", "resumed"
+// releaseOne has the programs of an lgpu leave its devices wholly, or come back.
+func (m *move) releaseOne(ctx context.Context, conn *api.Conn, path string, out io.Writer) (released, error) {
+	state := "released"
+	if m.resume {
+		state = "resumed"
 	}
-	line := progress.Start(out, verb+" "+path)
+	line := progress.Start(out, m.verb()+" "+path)
 	defer line.Done()
-	stream, err := conn.Release(ctx, &api.ReleaseRequest{Path: path, Back: back})
+	shown := func() {}
+	defer func() { shown() }()
+	stream, err := conn.Release(ctx, &api.ReleaseRequest{Path: path, Back: m.resume})
 	if err != nil {
 		return released{}, err
 	}
@@ -58,12 +62,35 @@ func release(ctx context.Context, conn *api.Conn, path string, back bool, out io
 		if err != nil {
 			return released{}, err
 		}
+		shown()
+		shown = func() {}
+		if p.GetStage() == checkpoint.Evicted.String() && !m.resume {
+			shown = m.showEviction(ctx, conn, path, line, out)
+		}
 		if p.GetStage() != "" {
 			line.Set(0, 0, p.GetStage())
 			continue
 		}
 		r.Processes, r.Seconds, r.Phases = int(p.GetProcesses()), seconds(p.GetTotal()), phasesOf(p)
 		r.Rest = restOf(r.Seconds, r.Phases)
+	}
+}
+
+// showEviction shows how much of an lgpu's memory has left its devices, until the function that it returns is called.
+func (m *move) showEviction(ctx context.Context, conn *api.Conn, path string, line *progress.Line, out io.Writer) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		before, err := conn.Snapshot(ctx, &api.SnapshotRequest{})
+		if err != nil {
+			return // the release says why
+		}
+		w := &waiter{move: m, begun: time.Now(), before: evicted(before), paths: []string{path}, line: line, out: out}
+		_ = w.follow(ctx, conn)
+	})
+	return func() {
+		cancel()
+		done.Wait()
 	}
 }
 
@@ -129,7 +156,7 @@ func (m *move) releaseAll(c *cobra.Command, conn *api.Conn, paths []string, quie
 		if m.timeout > 0 {
 			one, cancel = context.WithTimeout(ctx, m.timeout)
 		}
-		r, err := release(one, conn, p, m.resume, c.ErrOrStderr())
+		r, err := m.releaseOne(one, conn, p, c.ErrOrStderr())
 		late := err != nil && expired(one)
 		cancel()
 		switch {

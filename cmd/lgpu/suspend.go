@@ -155,9 +155,6 @@ func (m *move) run(c *cobra.Command, conn *api.Conn, args []string) error {
 		}
 	}
 	if m.release {
-		paths = movable(before, whole)
-	}
-	if m.release && len(paths) == 0 {
 		return m.releaseAll(c, conn, whole, false)
 	}
 	value := "1\n"
@@ -181,9 +178,6 @@ func (m *move) run(c *cobra.Command, conn *api.Conn, args []string) error {
 	line.Done()
 	if err != nil {
 		return err
-	}
-	if m.release && m.verdict(ctx, w) == nil {
-		return m.releaseAll(c, conn, whole, false)
 	}
 	if err := m.report(c.OutOrStdout(), w.results); err != nil {
 		return err
@@ -213,16 +207,6 @@ func (m *move) wholly(s *api.Snapshot, paths []string) (whole, others []string, 
 		}
 	}
 	return whole, others, nil
-}
-
-// movable are those of paths whose memory can leave devices without the driver's help.
-func movable(s *api.Snapshot, paths []string) (some []string) {
-	for _, n := range s.GetDirectories() {
-		if n.GetMemoryOvercommit() && slices.Contains(paths, n.GetPath()) {
-			some = append(some, n.GetPath())
-		}
-	}
-	return some
 }
 
 // find returns the paths that were typed, each once. All must be there, and what is to be suspended must be able to be.

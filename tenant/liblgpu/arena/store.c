@@ -380,14 +380,17 @@ static bool shows(const struct store *t)
 	return same;
 }
 
-// bring_home brings what has left a device into its file. A driver that pins pages leaves them where they are; the software
-// GPU's puts others in their place.
+// bring_home takes a file from the driver, which would do that itself, and register all of it again before it lets the program
+// go on: this way pieces that come back are registered while others are copied. (While pieces leave it cannot be done, since
+// the driver waits for all copies first.) It brings what has left a device into the file, too. A driver that pins pages leaves
+// them where they are; the software GPU's puts others in their place.
 static bool bring_home(struct store *t)
 {
 	uint64_t bytes = registered(t);
-	if (bytes == 0 || shows(t))
-		return true;
+	bool home = bytes == 0 || shows(t);
 	unregister(t);
+	if (home)
+		return true;
 	for (uint64_t done = 0; done < bytes;) {
 		ssize_t n = pwrite(t->fd - 1, t->map + done, bytes - done, (off_t)done);
 		if (n > 0)

@@ -40,11 +40,10 @@ struct lgpu_gate_context *lgpu_gate_context_of(CUcontext context)
 	return found != NULL && found->gate != NULL ? found : NULL;
 }
 
-// A context in which a stream is being captured cannot be waited for, as that
-// would end the capture; what it runs meanwhile goes unseen. Either this sees the
-// capture, or the capture sees that a context is being waited for
-// (lgpu_gate_capture_begins).
-void lgpu_gate_flush(struct lgpu_gate *g)
+// visit calls f in the contexts of a gate, or of all. A context in which a stream is being captured cannot be waited for, as
+// that would end the capture; what it runs meanwhile goes unseen. Either this sees the capture, or the capture sees that a
+// context is being waited for (lgpu_gate_capture_begins).
+static void visit(struct lgpu_gate *g, void (*f)(size_t *own))
 {
 	for (uint32_t i = 0, n = lgpu_gate_contexts(); i < n; i++) {
 		struct lgpu_gate_context *c = &lgpu_gates->context[i];
@@ -53,14 +52,28 @@ void lgpu_gate_flush(struct lgpu_gate *g)
 		lgpu_lock(&c->flushing);
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);
 		CUcontext context = __atomic_load_n(&c->context, __ATOMIC_ACQUIRE), popped;
-		if (context != NULL && c->gate == g && __atomic_load_n(&lgpu_gates->captures, __ATOMIC_SEQ_CST) == 0 &&
+		if (context != NULL && (g == NULL || c->gate == g) && !lgpu_gate_capturing() &&
 		    LGPU_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
-			LGPU_FAULT_POINT("flush");
-			LGPU_REAL(cuCtxSynchronize)();
+			f(&c->own);
 			LGPU_REAL(cuCtxPopCurrent_v2)(&popped);
 		}
 		lgpu_unlock(&c->flushing);
 	}
+}
+
+static void flush(size_t *own)
+{
+	(void)own;
+	LGPU_FAULT_POINT("flush");
+	LGPU_REAL(cuCtxSynchronize)();
+}
+
+void lgpu_gate_flush(struct lgpu_gate *g) { visit(g, flush); }
+
+void lgpu_gate_each_context(void (*f)(size_t *own))
+{
+	if (lgpu_gates_ready() != NULL)
+		visit(NULL, f);
 }
 
 void lgpu_gate_capture_begins(void)
@@ -154,6 +167,7 @@ void lgpu_gate_context_gone(CUcontext context)
 		lgpu_lock(&c->flushing);
 		if (c->gate != NULL)
 			drain(c, context);
+		c->own = 0;
 		__atomic_store_n(&c->context, NULL, __ATOMIC_RELEASE);
 		lgpu_unlock(&c->flushing);
 	}

@@ -43,6 +43,7 @@ struct lgpu_gate_context {
 	uint32_t *word;  // streams wait for its value (prepare.c); NULL: there is none yet
 	CUdeviceptr at;  // its address for the device
 	bool unwilling;  // there can be none
+	size_t own;      // of lgpu_gate_each_context's caller
 };
 
 enum lgpu_run_state {

@@ -102,4 +102,8 @@ void lgpu_gate_context_made(CUcontext context);
 // lgpu_gate_context_gone forgets a context that is about to be destroyed.
 void lgpu_gate_context_gone(CUcontext context);
 
+// lgpu_gate_each_context calls f in each context that is known: it is current, does not end meanwhile, and nothing is
+// captured in it. Of each, f has a word of its own, 0 until it writes another, which ends with the context.
+void lgpu_gate_each_context(void (*f)(size_t *own));
+
 #endif

@@ -263,7 +263,7 @@ static uint64_t limit_bytes(CUlimit limit, size_t value)
 
 // Larger stacks are taken from the device at once, a larger heap or buffer when
 // code that uses it is loaded; either must fit now.
-LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+static CUresult set_limit(CUlimit limit, size_t value)
 {
 	struct lgpu_state *s = lgpu_attached();
 	CUcontext context;
@@ -271,11 +271,25 @@ LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	bool grows = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_STACK_SIZE;
 	int device = s != NULL && grows ? lgpu_current(&context) : -1;
 	if (device < 0 || LGPU_REAL(cuCtxGetLimit)(&before, limit) != CUDA_SUCCESS || value == before)
-		return LGPU_TOUCHED(LGPU_REAL(cuCtxSetLimit)(limit, value));
+		return LGPU_REAL(cuCtxSetLimit)(limit, value);
 	uint64_t more = value > before ? limit_bytes(limit, value) - limit_bytes(limit, before) : 0;
 	if (!lgpu_reserve(s, device, more))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = LGPU_TOUCHED(LGPU_REAL(cuCtxSetLimit)(limit, value));
+	CUresult r = LGPU_REAL(cuCtxSetLimit)(limit, value);
 	lgpu_overhead_grow(s, device, more);
 	return r;
 }
+
+// ordered makes a call about a limit, which for that of stacks waits while they rest.
+#define ordered(limit, call)                                                                                               \
+	({                                                                                                                 \
+		if ((limit) == CU_LIMIT_STACK_SIZE)                                                                        \
+			lgpu_stacks_lock();                                                                                \
+		CUresult ordered_ = (call);                                                                                \
+		if ((limit) == CU_LIMIT_STACK_SIZE)                                                                        \
+			lgpu_stacks_unlock();                                                                              \
+		ordered_;                                                                                                  \
+	})
+
+LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return LGPU_TOUCHED(ordered(limit, set_limit(limit, value))); }
+LGPU_EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) { return ordered(limit, LGPU_REAL(cuCtxGetLimit)(pvalue, limit)); }

@@ -57,6 +57,15 @@ extern bool lgpu_stacks_large;
 // error: they do not fit.
 CUresult lgpu_stacks_use(CUfunction f);
 
+// lgpu_stacks_rest has contexts give up their stacks, or have again what they had. Until then a question or a wish about
+// their size waits.
+void lgpu_stacks_rest(bool rest);
+void lgpu_stacks_reset(void); // a forked child has none
+
+// lgpu_stacks_lock and lgpu_stacks_unlock are around a call that is about their size.
+void lgpu_stacks_lock(void);
+void lgpu_stacks_unlock(void);
+
 // ---- what a launch would make the driver take of the device (loads.c)
 
 // lgpu_loads_any reports whether any launch may take memory. Mostly none does.

@@ -6,6 +6,8 @@
 // threads, and they stay so large. So functions that need large stacks are noted when a
 // program looks them up. Before one of them is launched, the stacks are made larger by
 // a call that can be refused.
+#include "base/futex.h"
+#include "gate/gate.h"
 #include "hook/hook.h"
 #include "residence/residence.h"
 
@@ -67,6 +69,53 @@ CUresult lgpu_stacks_use(CUfunction f)
 	// Where the limit cannot be set now (a stream is being captured), the driver
 	// grows the stacks when the kernel runs, and they are measured afterwards.
 	return r == CUDA_ERROR_OUT_OF_MEMORY ? r : CUDA_SUCCESS;
+}
+
+// ---- stacks that rest
+
+// Half of what a context has of its device are stacks, in which nothing is between two kernels. A program that leaves its
+// devices need not have them copied, nor kept: its contexts give them up before, and get them again.
+
+static uint32_t size; // lock of their size; held while they rest
+static bool rests;    // they do; of the thread that hears the daemon
+
+void lgpu_stacks_lock(void) { lgpu_lock(&size); }
+void lgpu_stacks_unlock(void) { lgpu_unlock(&size); }
+
+void lgpu_stacks_reset(void)
+{
+	size = 0;
+	rests = false;
+}
+
+static void give_up(size_t *was)
+{
+	if (LGPU_REAL(cuCtxGetLimit)(was, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS ||
+	    LGPU_REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 0) != CUDA_SUCCESS)
+		*was = 0;
+}
+
+static void have_again(size_t *was)
+{
+	CUresult r = *was != 0 ? LGPU_REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, *was) : CUDA_SUCCESS;
+	if (r != CUDA_SUCCESS)
+		lgpu_log(LGPU_LOG_WARN, "the stacks of kernels cannot be of %zu bytes again, as before the program left its device: error %d; "
+			 "a kernel that needs them fails", *was, (int)r);
+	*was = 0;
+}
+
+void lgpu_stacks_rest(bool rest)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (rest == rests || LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
+		return;
+	rests = rest;
+	if (rest)
+		lgpu_stacks_lock();
+	lgpu_gate_each_context(rest ? give_up : have_again);
+	if (!rest)
+		lgpu_stacks_unlock();
+	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 LGPU_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)

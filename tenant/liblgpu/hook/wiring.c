@@ -38,8 +38,12 @@ static bool parking(bool parked)
 		return false;
 	if (parked)
 		lgpu_slice_release();
+	else
+		lgpu_stacks_rest(false);
 	for (uint32_t i = 0; i < lgpu_process->state.limits->devices && i < LGPU_MAX_DEVICES; i++)
 		lgpu_overhead_moving((int)i);
+	if (parked)
+		lgpu_stacks_rest(true);
 	return true;
 }
 
@@ -76,6 +80,7 @@ void (*const lgpu_forget[])(void) = {
 	lgpu_graphs_reset,
 	lgpu_contexts_reset,
 	lgpu_libraries_reset,
+	lgpu_stacks_reset,
 	lgpu_freed_reset,
 	lgpu_exports_reset,
 	lgpu_handles_reset,

@@ -106,6 +106,16 @@ func (p *peer) back() {
 	}
 }
 
+// taken is what of the device all processes have, in bytes.
+func (d *device) taken() uint64 {
+	d.t.Helper()
+	all, err := d.client.Devices()
+	if err != nil || len(all) == 0 {
+		d.t.Fatalf("the software GPU shows no device: %v", err)
+	}
+	return all[0].MemoryUsed
+}
+
 // replace gives the daemon another region.
 func (d *daemon) replace(limits ...region.DeviceLimits) {
 	d.t.Helper()
@@ -227,10 +237,16 @@ func TestPark(t *testing.T) {
 			p.say(protocol.Message{Kind: protocol.Free})
 			c.wait("later 1 1000: 0")
 			c.do("alloc 100")
-			used := d.region.Used(0)
+			c.do("stack 8192")
+			used, taken := d.region.Used(0), dev.taken()
 			p.halt(1)
 			p.park(c)
+			// 4 units with 2,048 threads each have only the stacks without which there is no context.
+			if now := dev.taken(); now != taken-4*2048*(8192-1024) {
+				t.Errorf("%d bytes of the device are taken by a parked program, and %d were", now, taken)
+			}
 			c.order("later 1 1000")
+			c.order("stacks 8192") // waits
 			d.call()
 			p = d.rejoins()
 			p.conn.Write(append(protocol.Message{Kind: protocol.Refuse, Value: uint64(unix.EAGAIN)}.Append(nil), "it is to wait"...))
@@ -246,6 +262,7 @@ func TestPark(t *testing.T) {
 			}
 			p.welcome(index, true)
 			p.back()
+			c.wait("stacks 8192: 0")
 			if now := d.region.Used(0); now != used {
 				t.Errorf("%d bytes are charged, and %d were", now, used)
 			}

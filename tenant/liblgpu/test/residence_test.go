@@ -42,7 +42,7 @@ var outside = []string{
 	"cuCtxSynchronize", "cuCtxSynchronize_v2", "cuEventSynchronize", "cuStreamSynchronize", "cuStreamSynchronize_ptsz",
 	"cuEventRecord", "cuEventRecord_ptsz", "cuEventRecordWithFlags", "cuEventRecordWithFlags_ptsz", "cuStreamWaitEvent",
 	"cuStreamWaitEvent_ptsz", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuStreamDestroy", "cuStreamDestroy_v2",
-	"cuInit", "cuDeviceGetAttribute", "cuDeviceTotalMem", "cuDeviceTotalMem_v2", "cuGetProcAddress", "cuGetProcAddress_v2",
+	"cuInit", "cuCtxGetLimit", "cuDeviceGetAttribute", "cuDeviceTotalMem", "cuDeviceTotalMem_v2", "cuGetProcAddress", "cuGetProcAddress_v2",
 	"cuMemGetInfo", "cuMemGetInfo_v2", "cuMemGetDefaultMemPool", "cuLibraryEnumerateKernels", "cuLibraryGetKernel",
 	"cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostRegister_v2",
 	"cuMemHostUnregister", "cuMemGetAllocationPropertiesFromHandle", "cuMemPoolGetAttribute", "cuMemPoolSetAttribute",

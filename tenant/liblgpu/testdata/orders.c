@@ -23,6 +23,8 @@
 //	release
 //	alarm               a signal every millisecond from now on
 //	claim MIB           alloc in a thread
+//	stack BYTES         what each thread of a kernel has as its stack from now on
+//	stacks BYTES        fails unless that is so
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -218,6 +220,12 @@ int main(int argc, char **argv)
 			r = begin_capture();
 		} else if (strcmp(word, "captured") == 0) {
 			r = end_capture();
+		} else if (strcmp(word, "stack") == 0) {
+			r = cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)o.n);
+		} else if (strcmp(word, "stacks") == 0) {
+			size_t bytes = 0;
+			r = cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE);
+			r = r == CUDA_SUCCESS && bytes != (size_t)o.n ? CUDA_ERROR_UNKNOWN : r;
 		} else if (strcmp(word, "share") == 0) {
 			r = share();
 		} else if (strcmp(word, "open") == 0) {
