@@ -8,7 +8,8 @@
     cold    lgpu suspend of a program as soon as it has its memory, and when the host's memory for it is made
     pair    one program leaves the device while another one comes back
     link    what the link to the device does without lgpu, one way and both ways at once, in one process: with memory that the
-            driver makes, and with a memory file that is registered, as lgpu's copies are
+            driver makes, and with a memory file that is registered, as lgpu's copies are; and the same while another process
+            gives back device memory, 50 GB in a second
     again   a small program is suspended and resumed 1,000 times: what it has of the machine before and after
     cost    calls of a program whose memory all fits: natively, in an lgpu, and in one with --overcommit, in turn
     train   a PyTorch training that is suspended 20 times: its losses must be those of one that is not; and what its steps take
@@ -127,6 +128,18 @@ def link(size):
                 got["%s, %s, %d" % (way, name, lanes)] = [size * (2 if way == "both" else 1) / 1e9 / t for t in took]
     say(**got)
     sys.stdin.read()
+
+
+def give_back(rate):
+    """Makes device memory and gives it back, so many bytes in a second, until its input ends."""
+    cuda, piece, gone = Cuda(), 256 * MIB, []
+    threading.Thread(target=lambda: gone.append(sys.stdin.read()), daemon=True).start()
+    say(ready=True)
+    began, done = time.perf_counter(), 0
+    while not gone:
+        cuda.call("cuMemFree_v2", cuda.alloc(piece))
+        done += piece
+        time.sleep(max(0, done / rate - (time.perf_counter() - began)))
 
 
 def cost():
@@ -435,15 +448,22 @@ def pair(b, size, rounds):
 
 
 def links(b, size):
+    measure_link(b, size, "")
+    beside = Program(b, "give-back", None, 50 * 10 ** 9)
+    measure_link(b, size, ", beside a process that gives memory back")
+    beside.close()
+
+
+def measure_link(b, size, what):
     p = Program(b, "link", None, size, wait=False)
     got = p.read()
     p.close()
-    print("\n| GB/s, %.3g GiB each way | in pieces of 32 MiB, one stream | two | whole, one stream | two | a file, in pieces, one stream "
-          "| two |\n|%s" % (size / GIB, "---|" * 7))
+    print("\n| GB/s, %.3g GiB each way%s | in pieces of 32 MiB, one stream | two | whole, one stream | two | a file, in pieces, one stream "
+          "| two |\n|%s" % (size / GIB, what, "---|" * 7))
     for way in ("out", "in", "both"):
         print("| %s | %s |" % (way, " | ".join(spread(got["%s, %s, %d" % (way, piece, lanes)], "%.1f")
                                                for piece in ("32 MiB", "whole", "file") for lanes in (1, 2))), flush=True)
-    b.report("link", bytes=size, **got)
+    b.report("link", bytes=size, beside=what != "", **got)
 
 
 def call(b, servers, rounds, pause, switch):
@@ -632,8 +652,8 @@ def main():
     options = ap.parse_args()
     if options.child:
         mode, what = options.child
-        {"hold": lambda: hold(int(what)), "link": lambda: link(int(what)), "cost": cost, "train": train, "serve": lambda: serve(int(what)),
-         "busy": lambda: busy(int(what))}[mode]()
+        {"hold": lambda: hold(int(what)), "link": lambda: link(int(what)), "give-back": lambda: give_back(int(what)),
+         "cost": cost, "train": train, "serve": lambda: serve(int(what)), "busy": lambda: busy(int(what))}[mode]()
         return
     b, size, failed = Bench(options), int(options.gib * GIB), False
     rows = {"move": lambda: move(b, size, options.rounds), "pair": lambda: pair(b, size, options.rounds),
