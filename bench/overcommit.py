@@ -67,20 +67,28 @@ def say(**values):
 
 
 def hold(size):
-    """Holds memory in blocks, each with a word of its own, and checks them when told to."""
-    cuda, step, blocks = Cuda(), min(size // 4, GIB) // MIB * MIB, []
-    for i in range(size // step):
-        at = cuda.alloc(step)
-        cuda.call("cuMemsetD32_v2", at, ctypes.c_uint(0x9E3779B9 * (i + 1) & 0xFFFFFFFF), ctypes.c_size_t(step // 4))
-        blocks.append(at)
-    cuda.call("cuCtxSynchronize")
+    """Holds memory in blocks, each with a word of its own, and checks them for each line of input, or changes them all."""
+    cuda, step = Cuda(), min(size // 4, GIB) // MIB * MIB
+    blocks, words = [cuda.alloc(step) for _ in range(size // step)], []
+
+    def fill(turn):
+        words[:] = [0x9E3779B9 * (i + 1 + len(blocks) * turn) & 0xFFFFFFFF for i in range(len(blocks))]
+        for at, word in zip(blocks, words):
+            cuda.call("cuMemsetD32_v2", at, ctypes.c_uint(word), ctypes.c_size_t(step // 4))
+        cuda.call("cuCtxSynchronize")
+
+    fill(0)
     say(ready=True)
     host, part, libc = ctypes.c_void_p(), min(step, 256 * MIB), ctypes.CDLL(None)
     cuda.call("cuMemAllocHost_v2", ctypes.byref(host), ctypes.c_size_t(part))
-    for _ in sys.stdin:
+    for turn, line in enumerate(sys.stdin):
         bad = 0
-        for i, at in enumerate(blocks):
-            want = (0x9E3779B9 * (i + 1) & 0xFFFFFFFF).to_bytes(4, "little") * (part // 4)
+        if line.strip() == "change":
+            fill(turn + 1)
+            say(changed=True)
+            continue
+        for at, word in zip(blocks, words):
+            want = word.to_bytes(4, "little") * (part // 4)
             for offset in range(0, step - part + 1, part):
                 cuda.call("cuMemcpyDtoH_v2", host, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(part))
                 bad += libc.memcmp(host, want, ctypes.c_size_t(part)) != 0
@@ -365,6 +373,7 @@ def move(b, size, rounds):
     time.sleep(2)  # the program registers what was made
     out, back = [], []
     for _ in range(rounds):
+        p.ask("change")  # else it is not copied again
         out.append(b.lgpu_call("suspend", p.name))
         back.append(b.lgpu_call("resume", p.name))
     bad = p.ask()["bad"]
@@ -432,6 +441,7 @@ def pair(b, size, rounds):
     took = []
     for i in range(rounds):
         leaves, comes = two[i % 2], two[(i + 1) % 2]
+        leaves.ask("change")
         began = time.perf_counter()
         both = [subprocess.Popen([b.lgpu, "suspend", leaves.name], stdout=subprocess.DEVNULL),
                 subprocess.Popen([b.lgpu, "resume", comes.name], stdout=subprocess.DEVNULL)]
