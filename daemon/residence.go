@@ -57,6 +57,7 @@ type holder interface {
 	Identity() (lgpu uint64, peer tenant.Peer, devices [][16]byte)
 	Note(device int, held tenant.Held) error
 	Send(device int, m protocol.Message, fds ...int)
+	Ended() bool
 }
 
 // holding is what a client has.
@@ -156,6 +157,9 @@ func (r *residence) Wanted(h *tenant.Holder, device int, level, least uint64) {
 func (r *residence) wanted(h holder, device int, level, least uint64) {
 	r.post(func(now time.Time) {
 		if of := r.holders[h]; of != nil {
+			if r.policy.Refuses(of.id, of.devices[device].uuid, level) {
+				r.buryOthers(h)
+			}
 			r.policy.Need(now, of.id, of.devices[device].uuid, level)
 			if level != 0 {
 				r.policy.Least(of.id, of.devices[device].uuid, least)
@@ -176,7 +180,11 @@ func (r *residence) fixed(h holder, device int, m protocol.Message) {
 		uuid := of.devices[device].uuid
 		bytes := min(m.Value, r.ceiling(of.id.LGPU, uuid))
 		answer := protocol.Message{Kind: protocol.Keep, Flags: protocol.FlagFixed, ID: m.ID}
-		if unfit, budget, is := r.policy.Spoils(of.id, uuid, bytes); is && m.ID != 0 {
+		unfit, budget, is := r.policy.Spoils(of.id, uuid, bytes)
+		if is && r.buryOthers(h) {
+			unfit, budget, is = r.policy.Spoils(of.id, uuid, bytes)
+		}
+		if is && m.ID != 0 {
 			answer.Flags |= protocol.FlagRefused
 			r.keepOut(of, uuid, unfit, budget)
 		} else {
@@ -289,22 +297,35 @@ func (r *residence) lost(h holder) {
 // Left implements tenant.ResidenceHandler.
 func (r *residence) Left(h *tenant.Holder) { r.left(h) }
 
-func (r *residence) left(h holder) {
-	r.post(func(time.Time) {
-		of := r.holders[h]
-		if of == nil {
-			return
-		}
-		delete(r.holders, h)
-		r.policy.Leave(of.id)
-		for _, d := range of.devices {
-			for _, c := range d.files {
-				if c != nil {
-					r.daemon.work.Go(c.Close) // it waits for a Grow to end
-				}
+func (r *residence) left(h holder) { r.post(func(time.Time) { r.bury(h) }) }
+
+// bury gives away all that a client had. Called by keep with mu held.
+func (r *residence) bury(h holder) {
+	of := r.holders[h]
+	if of == nil {
+		return
+	}
+	delete(r.holders, h)
+	r.policy.Leave(of.id)
+	for _, d := range of.devices {
+		for _, c := range d.files {
+			if c != nil {
+				r.daemon.work.Go(c.Close) // it waits for a Grow to end
 			}
 		}
-	})
+	}
+}
+
+// buryOthers takes out the clients beside one that have died, and of which that has not been said yet: who begins once
+// another has ended is not refused because of it. It says whether there were any. Called by keep with mu held.
+func (r *residence) buryOthers(h holder) (some bool) {
+	for other := range r.holders {
+		if other != h && other.Ended() {
+			r.bury(other)
+			some = true
+		}
+	}
+	return some
 }
 
 // read notes what the tree says of a directory.

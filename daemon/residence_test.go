@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,11 @@ type fakeHolder struct {
 	noted tenant.Held // guarded by mu
 	notes chan tenant.Held
 	fd    int // guarded by mu; of the last Store, -1 before
+
+	ended atomic.Bool
 }
+
+func (f *fakeHolder) Ended() bool { return f.ended.Load() }
 
 func (f *fakeHolder) Identity() (uint64, tenant.Peer, [][16]byte) {
 	return f.id, tenant.Peer{Process: tenant.Process{PID: 1 << 30}, Comm: "fake"}, f.devices
@@ -431,6 +436,30 @@ func TestClientThatDoesNotDrain(t *testing.T) {
 		t.Errorf("%d bytes of another's room were given", b.held().Taken)
 	}
 	b.awaitLevel(func(level uint64) bool { return level == 3<<30 })
+}
+
+// What one that has ended had stands in nobody's way, though nobody has said yet that it has ended.
+func TestBesideOneThatHasEnded(t *testing.T) {
+	r, a, b := rivals(t, "4GiB")
+	r.residence.fixed(a, 0, protocol.Message{Value: 3 << 30})
+	for _, ended := range []bool{false, true} {
+		a.ended.Store(ended)
+		r.need(b, 0, 2<<30)
+		m := b.await(protocol.Keep)
+		if refused := m.Flags&protocol.FlagRefused != 0; refused == ended || ended && m.Value != 2<<30 {
+			t.Errorf("beside one of which it is %v that it has ended: %+v", ended, m)
+		}
+	}
+	third := r.holds(t, AttachSpec{Path: "/o", Devices: []string{"0"}, Limits: limits.Request{Overcommit: true}})
+	c := r.client(t, third, nil)
+	r.need(c, 0, 0)
+	for _, ended := range []bool{false, true} {
+		b.ended.Store(ended)
+		r.residence.fixed(c, 0, protocol.Message{ID: 7, Value: 3 << 30})
+		if m := c.await(protocol.Keep); m.Flags&protocol.FlagRefused != 0 == ended {
+			t.Errorf("a context, beside one of which it is %v that it has ended: %+v", ended, m)
+		}
+	}
 }
 
 // A context with which another lgpu could not come back is refused, with the reason, as is one that the budget has no room

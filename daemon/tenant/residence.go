@@ -48,6 +48,9 @@ func (h *Holder) Identity() (lgpu uint64, peer Peer, devices [][16]byte) {
 	return h.client.lgpu.ID, h.client.peer, h.client.lgpu.uuids
 }
 
+// Ended reports whether the process has ended, of which Left may not have been said yet.
+func (h *Holder) Ended() bool { return h.client.life.ended() }
+
 // Note writes down what the client has of a device, for the daemon after this one. What it may have is noted before it
 // hears of it, and what it has given back afterwards.
 func (h *Holder) Note(device int, held Held) error {

@@ -196,6 +196,16 @@ func (p *Policy) Need(now time.Time, c Client, d Device, level uint64) {
 	l.ask(now)
 }
 
+// Refuses reports whether Need with this level would be refused as things are.
+func (p *Policy) Refuses(c Client, d Device, level uint64) bool {
+	l := p.lgpu(c.LGPU)
+	s := l.seat(c, d)
+	before := s.Wanted
+	defer func() { s.Wanted = before }()
+	s.Wanted = level
+	return level != 0 && p.never(l, s)
+}
+
 // Fixed says that a client has so much of a device that cannot leave it; it wants at least that level.
 func (p *Policy) Fixed(now time.Time, c Client, d Device, bytes uint64) {
 	l := p.lgpu(c.LGPU)
