@@ -112,7 +112,8 @@ func (c *Checkpoint) Leave(ctx context.Context, show func(Release)) error {
 }
 
 func (c *Checkpoint) leave(ctx context.Context, show func(Release)) (err error) {
-	if c.lgpu, c.before, err = c.releases.releaseFor(ctx, c.dir, c.held, show); err != nil {
+	hold := func(l *released, _ bool) { l.Moving, l.Held = false, c.held }
+	if c.lgpu, c.before, err = c.releases.releaseFor(ctx, c.dir, hold, show); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(c.Lock, os.O_CREATE|os.O_RDWR, 0o600)

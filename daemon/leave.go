@@ -14,10 +14,11 @@ func (r *Releases) release(ctx context.Context, dir limits.Directory, show func(
 	return err
 }
 
-// releaseFor is release for processes that are to be held: with them the lgpu is this call's alone after that, until ended. was
-// says whether its programs had left their devices already. At no moment it is noted as released without being held.
+// releaseFor is release for who goes on with it: the lgpu is this call's alone after that, until ended. keep changes what is
+// noted of it, in the same write to the disk, so that at no moment it is noted as one that is only released. was says whether
+// its programs had left their devices already.
 func (r *Releases) releaseFor(
-	ctx context.Context, dir limits.Directory, held []releasedProcess, show func(Release),
+	ctx context.Context, dir limits.Directory, keep func(l *released, was bool), show func(Release),
 ) (l *released, was bool, err error) {
 	already := func() (bool, error) {
 		is := r.all[dir.ID]
@@ -28,8 +29,9 @@ func (r *Releases) releaseFor(
 			return true, onTheWay(dir.Path)
 		}
 		show(Release{Path: dir.Path, Processes: len(is.Processes)})
-		if held != nil {
-			l, was, is.busy, is.Held = is, true, true, held
+		if keep != nil {
+			l, was, is.busy = is, true, true
+			keep(l, was)
 			return true, r.save()
 		}
 		return true, nil
@@ -60,9 +62,9 @@ func (r *Releases) releaseFor(
 		m := r.move(l, dir.Path, false, show)
 		err = m.run(ctx)
 	}
-	if err == nil && held != nil {
+	if err == nil && keep != nil {
 		r.mu.Lock()
-		l.Moving, l.Held = false, held
+		keep(l, false)
 		err = r.save()
 		r.mu.Unlock()
 	} else {

@@ -40,16 +40,11 @@ func (r *Releases) Migrate(ctx context.Context, by limits.Author, path string, d
 	}
 	begun := time.Now()
 	var m Migration
-	was := r.is(dir.ID)
-	err = r.release(ctx, dir, func(p Release) {
+	l, was, err := r.releaseFor(ctx, dir, func(l *released, was bool) { l.Moving = !was }, func(p Release) {
 		if m.Away = p; p.Stage != "" {
 			show(m)
 		}
 	})
-	if err != nil {
-		return err
-	}
-	l, err := r.take(dir.ID, path, func(l *released) { l.Moving = !was })
 	if l == nil {
 		return err
 	}

@@ -282,9 +282,14 @@ func TestPark(t *testing.T) {
 			if now := d.region.Used(0); now != used+100*mib {
 				t.Errorf("%d bytes are charged after 100 MiB more; %d were before", now, used)
 			}
-			// And again.
+			// And again, with its stacks, since it has a graph now.
+			c.do("graph")
+			taken = dev.taken()
 			p.halt(3)
 			p.park(c)
+			if now := dev.taken(); now != taken {
+				t.Errorf("%d bytes of the device are taken by a parked program with a graph, and %d were", now, taken)
+			}
 		})
 	}
 }

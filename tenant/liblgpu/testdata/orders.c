@@ -25,6 +25,7 @@
 //	claim MIB           alloc in a thread
 //	stack BYTES         what each thread of a kernel has as its stack from now on
 //	stacks BYTES        fails unless that is so
+//	graph               makes an executable graph of nothing
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -220,6 +221,11 @@ int main(int argc, char **argv)
 			r = begin_capture();
 		} else if (strcmp(word, "captured") == 0) {
 			r = end_capture();
+		} else if (strcmp(word, "graph") == 0) {
+			CUgraph graph;
+			CUgraphExec exec;
+			r = cuGraphCreate(&graph, 0);
+			r = r == CUDA_SUCCESS ? cuGraphInstantiateWithFlags(&exec, graph, 0) : r;
 		} else if (strcmp(word, "stack") == 0) {
 			r = cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)o.n);
 		} else if (strcmp(word, "stacks") == 0) {
