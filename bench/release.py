@@ -116,7 +116,10 @@ def compare(b, name, size, written, rounds, count=1):
             if options:
                 b.warm(count * size)
                 time.sleep(2)  # the program registers what was made
+            names = [p.name for p in some]
+            before = b.moved(names) if options else [0, 0]
             got = [once(b, driver, some[0]) for _ in range(rounds)]
+            left, clean = [now - was for now, was in zip(b.moved(names), before)] if options else [0, 0]
             bad = sum(p.ask()["bad"] for p in some)
         except (RuntimeError, subprocess.CalledProcessError) as e:
             print("| %s, %s | FAILED: %s |" % (name, way, e), flush=True)
@@ -124,10 +127,11 @@ def compare(b, name, size, written, rounds, count=1):
         finally:
             for p in some:
                 p.close()
-        out, back, left = [g[0] for g in got], [g[1] for g in got], got[-1][2]
-        print("| %s, %s | %s | %s | %s | %d |" % (name, way, spread(out), spread(back), left, bad), flush=True)
-        b.report("release", name=name, way=way, count=count, bytes=size, written=written, away=out, back=back, used=left, idle=idle,
-                 bad=bad, phases=[g[3] for g in got])
+        out, back, use = [g[0] for g in got], [g[1] for g in got], got[-1][2]
+        copied = "%.2f" % ((left - clean) / GIB) if left else "-"
+        print("| %s, %s | %s | %s | %s | %s | %d |" % (name, way, spread(out), spread(back), copied, use, bad), flush=True)
+        b.report("release", name=name, way=way, count=count, bytes=size, written=written, away=out, back=back, used=use, idle=idle,
+                 copied=left - clean, bad=bad, phases=[g[3] for g in got])
 
 
 def main():
@@ -144,7 +148,7 @@ def main():
         random(*map(int, options.child[1].split(",")))
         return
     b, size = Bench(options), int(options.gib * GIB)
-    print("| | s until away | s until back | MiB used meanwhile | wrong pieces |\n|---|---|---|---|---|", flush=True)
+    print("| | s until away | s until back | GiB copied out, in all rounds | MiB used meanwhile | wrong pieces |\n|%s" % ("---|" * 6), flush=True)
     rows = {"one": lambda: compare(b, "one of %.3g GiB" % options.gib, size, size, options.rounds),
             "sparse": lambda: compare(b, "%.3g GiB, of which a sixteenth was written" % (4 * options.gib), 4 * size, size // 4, options.rounds),
             "four": lambda: compare(b, "four of %.3g GiB" % (options.gib / 2), size // 2, size // 2, options.rounds, 4)}

@@ -13,6 +13,9 @@
 // of four keys of 2^64. So a thread's sum is the same with a probability of at most 2^-62; if it is not, the same holds for
 // the sum of the threads. Together that is 2^-61, and squared with the second sum's keys 2^-122.
 //
+// The hash of a page of zeros is zero, so a page that has that hash is taken for one, with the same probability of an error.
+// It is not copied at all: it is made of zeros again where it comes back. Programs reserve more than they ever write to.
+//
 // Where the kernel cannot be loaded (there is no room on the device, or no compiler for PTX) everything is copied, and the
 // next move tries again. It is also copied where hashing takes more than half of the time that copying would: beside another
 // program that keeps the device busy, or on the software GPU. A few pages are tried first, and then more: however few there
@@ -197,6 +200,8 @@ static CUresult hash(struct lgpu_hasher *h, uint32_t count)
 // judge compares a page's hash with that of its copy, and keeps it. hash is NULL where there is none.
 static void judge(struct lgpu_copy *c, const uint64_t *hash)
 {
+	static const uint64_t zeros[LGPU_HASH_WORDS];
+	c->zero = hash != NULL && memcmp(hash, zeros, sizeof zeros) == 0;
 	c->clean = c->whole && c->hashed && hash != NULL && memcmp(c->hash, hash, sizeof c->hash) == 0;
 	c->whole = c->clean;
 	c->hashed = hash != NULL;
@@ -220,6 +225,7 @@ static void judge_all(struct pace *p, struct lgpu_hasher *h, struct lgpu_copy *c
 // known judges a page without its hash.
 static void known(struct lgpu_copy *c, bool fresh)
 {
+	c->zero = fresh && c->zero;
 	c->clean = fresh && c->whole;
 	c->hashed = c->hashed && c->clean;
 }

@@ -353,6 +353,7 @@ struct lgpu_copy {
 	uint32_t place; // of the page in the store; 0: none
 	bool whole;     // the copy is there, as the page was when it left last
 	bool clean;     // and the page on the device is the same: it need not be copied again
+	bool zero;      // the page was all zeros when it left last, and was not copied: there is no copy then
 	bool hashed;    // hash is that of the copy, or of the page that is being copied
 	uint64_t hash[LGPU_HASH_WORDS];
 };

@@ -280,25 +280,28 @@ bool lgpu_store_pin(int device)
 
 // ---- copying
 
-// A run of pages of a block that follow each other in a file, too.
+// A run of pages of a block that follow each other in a file, too; or of zeros, which are in none.
 struct run {
 	uint64_t page, offset, bytes;
-	bool disk;
+	bool disk, zero;
 };
 
-// run_of finds the next run of those from *at up to a page, without those that are clean, unless all are wanted.
+// stays says whether a page need not be copied out.
+static bool stays(const struct lgpu_copy *c) { return c->clean || c->zero; }
+
+// run_of finds the next run of those from *at up to a page, without those that need not be copied, unless all are wanted.
 static bool run_of(const struct lgpu_block *b, uint32_t *at, uint32_t to, bool all, struct run *r)
 {
 	const struct lgpu_copy *c = b->copy;
-	while (*at < to && c[*at].clean && !all)
+	while (*at < to && !all && stays(&c[*at]))
 		++*at;
 	if (*at == to)
 		return false;
 	uint32_t begin = *at, place = c[begin].place;
-	while (++*at < to && c[*at].place == place + (*at - begin) && (all || !c[*at].clean))
+	while (++*at < to && c[*at].place == place + (*at - begin) && (all ? c[*at].zero == c[begin].zero : !stays(&c[*at])))
 		;
 	*r = (struct run){.page = begin, .offset = ((place & ~ON_DISK) - 1) * LGPU_PAGE, .bytes = (*at - begin) * LGPU_PAGE,
-			  .disk = (place & ON_DISK) != 0};
+			  .disk = (place & ON_DISK) != 0, .zero = c[begin].zero};
 	return true;
 }
 
@@ -329,8 +332,12 @@ CUresult lgpu_store_copy(struct lgpu_block *b, uint32_t i, bool back)
 		CUdeviceptr here = b->view + run.page * LGPU_PAGE;
 		for (uint64_t j = run.page; j < at && !back; j++)
 			b->copy[j].whole = false;
-		r = run.disk ? lgpu_disk_copy(&stores[device].disk, run.offset, here, run.bytes, back, b->owner->stream[0]) :
-			       transfer(device, b->owner, run.offset, here, run.bytes, back);
+		if (run.zero)
+			r = LGPU_REAL(cuMemsetD32Async)(here, 0, run.bytes / sizeof(uint32_t), b->owner->stream[0]);
+		else if (run.disk)
+			r = lgpu_disk_copy(&stores[device].disk, run.offset, here, run.bytes, back, b->owner->stream[0]);
+		else
+			r = transfer(device, b->owner, run.offset, here, run.bytes, back);
 	}
 	return r;
 }
@@ -339,8 +346,8 @@ uint64_t lgpu_store_copied(struct lgpu_block *b, uint32_t i)
 {
 	uint64_t clean = 0;
 	for (uint32_t j = first(b, i); j < past(b, i); j++) {
-		clean += b->copy[j].clean ? LGPU_PAGE : 0;
-		b->copy[j].whole = true;
+		clean += stays(&b->copy[j]) ? LGPU_PAGE : 0;
+		b->copy[j].whole = !b->copy[j].zero;
 	}
 	return clean;
 }
