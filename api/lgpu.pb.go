@@ -1669,7 +1669,7 @@ func (x *DeviceUse) GetResidenceStat() *ResidenceStat {
 type ResidenceStat struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	EvictedBytes uint64                 `protobuf:"varint,1,opt,name=evicted_bytes,json=evictedBytes,proto3" json:"evicted_bytes,omitempty"`
-	// Bytes of these that were not copied, as their copies still held.
+	// Bytes of these that were not copied: zeros, and what was as its copy still.
 	CleanBytes    uint64 `protobuf:"varint,2,opt,name=clean_bytes,json=cleanBytes,proto3" json:"clean_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -117,7 +117,7 @@ var (
 	evictedBytes = counter("lgpu_evicted_bytes_total",
 		"Bytes that have left the device since the lgpu was made; absent where nothing may.", ofDirectoryDevice...)
 	evictedClean = counter("lgpu_evicted_clean_bytes_total",
-		"Bytes of these that were not copied, since the copies that there were still held.", ofDirectoryDevice...)
+		"Bytes of these that were not copied: zeros, and what was as its copy still.", ofDirectoryDevice...)
 	residenceFailed = gauge("lgpu_residence_failed",
 		"1 if memory that should leave the device, or come back, does not; absent where nothing may leave it.", ofDirectoryDevice...)
 	suspended     = gauge("lgpu_suspended", "1 if the file memory.suspend of the group or lgpu is 1.", ofDirectory...)

@@ -162,7 +162,7 @@ type DeviceUsage struct {
 	// Launches counts launches since the region was made.
 	Launches uint64
 	// Evicted is what has left the device for lack of room since the region was made, in bytes, and Clean the part of
-	// it that was not copied, since the host's copy was as the memory (liblgpu/arena/clean.c).
+	// it that was not copied, as it was zeros, or as the host's copy (liblgpu/arena/clean.c).
 	Evicted uint64
 	Clean   uint64
 	_       [6]uint64
