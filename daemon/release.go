@@ -306,6 +306,22 @@ func alive(p releasedProcess) bool {
 	return err == nil && now.Start == p.Start
 }
 
+// ends says whether a process of which the driver has returned an error has ended. What does not use the driver, and has just
+// done so, is about to: the driver forgets it before the kernel does.
+func ends(ctx context.Context, p releasedProcess, err error) bool {
+	for until := time.Now().Add(endTime); alive(p); {
+		if !errors.Is(err, driver.NotInitialized) || time.Now().After(until) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(stateLook):
+		}
+	}
+	return true
+}
+
 // find gathers the programs of an lgpu and what host memory they take.
 func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, error) {
 	n := r.daemon
@@ -548,7 +564,7 @@ func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
 	if err == nil {
 		return nil
 	}
-	if !alive(p) {
+	if ends(ctx, p, err) {
 		return tenant.ErrEnded
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stageTime)
@@ -556,8 +572,12 @@ func (m *releaseMove) saved(ctx context.Context, p releasedProcess) error {
 	return errors.Join(err, m.restored(undo, p))
 }
 
-// stateLook is the time between two looks whether a process has come out of a state.
-const stateLook = 10 * time.Millisecond
+// stateLook is the time between two looks whether a process has come out of a state, or has ended, endTime how long a process
+// that was killed takes to end.
+const (
+	stateLook = 10 * time.Millisecond
+	endTime   = 2 * time.Second
+)
 
 // helpers is how many helpers are tried that end in the middle of a call.
 const helpers = 3
@@ -618,7 +638,7 @@ func (m *releaseMove) restored(ctx context.Context, p releasedProcess) error {
 	if err == nil {
 		return nil
 	}
-	if !alive(p) {
+	if ends(ctx, p, err) {
 		return tenant.ErrEnded
 	}
 	return err
