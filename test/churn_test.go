@@ -79,7 +79,7 @@ func TestChurn(t *testing.T) {
 	files := func() (open []string) {
 		all, err := os.ReadDir(folder)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("the daemon ended: %v", err)
 		}
 		for _, f := range all {
 			if to, err := os.Readlink(filepath.Join(folder, f.Name())); err == nil {
@@ -89,9 +89,10 @@ func TestChurn(t *testing.T) {
 		return open
 	}
 	before := files()
+	after := before
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("open before %q, and after %q", before, files())
+			t.Logf("open before %q, and after %q", before, after)
 		}
 	})
 	seed := uint64(time.Now().UnixNano())
@@ -112,5 +113,8 @@ func TestChurn(t *testing.T) {
 		host, disk := p.copies()
 		return host+disk == 0 && p.onDevice() == 0
 	})
-	p.wait("the end of the daemon's files", func() bool { return len(files()) <= len(before)+1 }) // one more: of energy
+	p.wait("the end of the daemon's files", func() bool {
+		after = files()
+		return len(after) <= len(before)+1 // one more: of energy
+	})
 }
