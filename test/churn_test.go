@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -82,7 +83,9 @@ func TestChurn(t *testing.T) {
 			t.Fatalf("the daemon ended: %v", err)
 		}
 		for _, f := range all {
-			if to, err := os.Readlink(filepath.Join(folder, f.Name())); err == nil {
+			to, err := os.Readlink(filepath.Join(folder, f.Name()))
+			runtime := strings.Contains(to, "/cpu.cfs_") || strings.HasSuffix(to, "/cpu.max") // Go's, which opens them when it likes
+			if err == nil && !runtime {
 				open = append(open, to)
 			}
 		}
