@@ -292,4 +292,7 @@ static CUresult set_limit(CUlimit limit, size_t value)
 	})
 
 LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return LGPU_TOUCHED(ordered(limit, set_limit(limit, value))); }
-LGPU_EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) { return ordered(limit, LGPU_REAL(cuCtxGetLimit)(pvalue, limit)); }
+LGPU_EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
+{
+	return ordered(limit, LGPU_REAL(cuCtxGetLimit)(pvalue, limit));
+}
