@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -107,10 +108,11 @@ type Process struct {
 // UUID identifies a device for good.
 type UUID [16]byte
 
-// Errors that Select wraps.
+// Errors that Select wraps, and that of Together.
 var (
 	ErrUnknownDevice = errors.New("no such device")
 	ErrTwice         = errors.New("device is listed twice")
+	ErrInstances     = errors.New("a program can use one MIG instance and nothing beside it")
 )
 
 // ParseUUID reads the form that String writes; the prefix may be missing, or be a MIG instance's.
@@ -141,6 +143,15 @@ func Usable(devices []Device) []Device {
 		}
 	}
 	return usable
+}
+
+// Together returns why a program cannot use devices at once, which is ErrInstances, or nil. The driver shows a program one
+// instance, or GPUs that are not in MIG mode.
+func Together(devices []Device) error {
+	if len(devices) > 1 && slices.ContainsFunc(devices, Device.MIG) {
+		return ErrInstances
+	}
+	return nil
 }
 
 // Names are what a device is called. Wherever people name one, all of them are understood: Find is the one reader.

@@ -35,16 +35,17 @@ func Serve(ctx context.Context, l *net.UnixListener, shape Shape, o ServeOptions
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	configs := make([]hw.Config, shape.Devices)
-	for i := range configs {
-		configs[i] = hw.Config{Memory: shape.Memory, Units: shape.Units, MHz: shape.MHz, Slice: shape.Slice, Switch: shape.Switch,
-			LinkBandwidth: float64(shape.Link)}
+	var configs []hw.Config
+	for range shape.Devices {
+		configs = append(configs, shape.MIG.Configs(hw.Config{Memory: shape.Memory, Units: shape.Units, MHz: shape.MHz, Slice: shape.Slice,
+			Switch: shape.Switch, LinkBandwidth: float64(shape.Link)})...)
 	}
 	machine, err := hw.NewMachine(configs...)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", shape, err)
 	}
-	d, err := driver.New(machine, driver.Options{ContextBytes: shape.Context, Slices: shape.Slices, Seed: l.Addr().String(), Log: o.Log})
+	d, err := driver.New(machine, driver.Options{ContextBytes: shape.Context, Slices: shape.Slices, Seed: l.Addr().String(),
+		Division: shape.MIG, Log: o.Log})
 	if err != nil {
 		return errors.Join(fmt.Errorf("make the driver of %s: %w", shape, err), machine.Close())
 	}

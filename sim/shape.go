@@ -23,15 +23,16 @@ import (
 
 // Shape describes the devices of a hardware process. Two tenants with equal shapes share one process.
 type Shape struct {
-	Devices int           // 1 to 16
-	Memory  uint64        // of each, bytes
-	Units   int           // compute units (SMs) of each
-	MHz     float64       // clock of a unit
-	Slice   time.Duration // turn of a context while others wait, unless it has set its own
-	Link    uint64        // bandwidth between host and device, each way, bytes a second
-	Context uint64        // device memory that a context costs, bytes
-	Switch  time.Duration // passes when units are taken from a context that could go on
-	Slices  driver.Slices // what becomes of a context's own slice
+	Devices int             // 1 to 16
+	Memory  uint64          // of each, bytes
+	Units   int             // compute units (SMs) of each
+	MHz     float64         // clock of a unit
+	Slice   time.Duration   // turn of a context while others wait, unless it has set its own
+	Link    uint64          // bandwidth between host and device, each way, bytes a second
+	Context uint64          // device memory that a context costs, bytes
+	Switch  time.Duration   // passes when units are taken from a context that could go on
+	Slices  driver.Slices   // what becomes of a context's own slice
+	MIG     driver.Division // the MIG instances of each device
 }
 
 // DefaultShape is what a shape's text does not mention: one device of 16 GiB with 32 units. Its clock is slow on
@@ -59,6 +60,7 @@ const (
 //	context=BYTES              Context
 //	switch=DURATION            Switch, 0 to 10ms
 //	slices=set|refuse|ignore   Slices: one can be set, cannot be, or seems to be
+//	mig=3g+1g+…                MIG: how many compute slices of seven each instance has
 func ParseShape(text string) (Shape, error) {
 	s := DefaultShape
 	if text == "" {
@@ -109,8 +111,10 @@ func (s *Shape) set(part string) error {
 		s.Switch, err = time.ParseDuration(value)
 	case "slices":
 		s.Slices, err = driver.ParseSlices(value)
+	case "mig":
+		s.MIG, err = driver.ParseDivision(value)
 	default:
-		return fmt.Errorf("unknown key %q; there are sms, clock, slice, link, context, switch and slices", key)
+		return fmt.Errorf("unknown key %q; there are sms, clock, slice, link, context, switch, slices and mig", key)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -143,6 +147,9 @@ func (s Shape) Check() error {
 	case s.Context >= s.Memory:
 		return bad("a context of %s on a device of %s", units.FormatSize(s.Context), units.FormatSize(s.Memory))
 	}
+	if err := s.MIG.Check(s.Memory, s.Units, s.Context); err != nil {
+		return fmt.Errorf("%w: %w", ErrShape, err)
+	}
 	return nil
 }
 
@@ -166,6 +173,9 @@ func (s Shape) String() string {
 	}
 	if s.Slices != DefaultShape.Slices {
 		text += fmt.Sprintf(",slices=%v", s.Slices)
+	}
+	if s.MIG != DefaultShape.MIG {
+		text += fmt.Sprintf(",mig=%v", s.MIG)
 	}
 	return text
 }

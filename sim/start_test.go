@@ -212,15 +212,16 @@ func TestParseShape(t *testing.T) {
 	for text, want := range map[string]Shape{
 		"":                            DefaultShape,
 		"16GiB":                       DefaultShape,
-		"2x16GiB,sms=32":              {2, 16 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet},
-		"1x512MiB,clock=2.5MHz":       {1, 512 << 20, 32, 2.5, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet},
-		"4x1GiB,slice=5ms,context=1M": {4, 1 << 30, 32, 1, 5 * time.Millisecond, 4e9, 1 << 20, 0, driver.SlicesSet},
-		"1GiB,link=1GB/s":             {1, 1 << 30, 32, 1, 2 * time.Millisecond, 1e9, 64 << 20, 0, driver.SlicesSet},
-		"1GiB,switch=200us":           {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 200 * time.Microsecond, driver.SlicesSet},
-		"1GiB,slices=refuse,switch=0": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesRefuse},
+		"2x16GiB,sms=32":              {2, 16 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet, driver.Division{}},
+		"1x512MiB,clock=2.5MHz":       {1, 512 << 20, 32, 2.5, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet, driver.Division{}},
+		"4x1GiB,slice=5ms,context=1M": {4, 1 << 30, 32, 1, 5 * time.Millisecond, 4e9, 1 << 20, 0, driver.SlicesSet, driver.Division{}},
+		"1GiB,link=1GB/s":             {1, 1 << 30, 32, 1, 2 * time.Millisecond, 1e9, 64 << 20, 0, driver.SlicesSet, driver.Division{}},
+		"1GiB,switch=200us":           {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 200 * time.Microsecond, driver.SlicesSet, driver.Division{}},
+		"1GiB,slices=refuse,switch=0": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesRefuse, driver.Division{}},
 		"1GiB,switch=10ms,slices=ignore": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 10 * time.Millisecond,
-			driver.SlicesIgnore},
-		"1GiB,slices=set": {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet},
+			driver.SlicesIgnore, driver.Division{}},
+		"16GiB,mig=3g+1g+1g": {1, 16 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet, driver.Division{3, 1, 1}},
+		"1GiB,slices=set":    {1, 1 << 30, 32, 1, 2 * time.Millisecond, 4e9, 64 << 20, 0, driver.SlicesSet, driver.Division{}},
 	} {
 		got, err := ParseShape(text)
 		if err != nil || got != want {
@@ -232,7 +233,9 @@ func TestParseShape(t *testing.T) {
 	}
 	for _, text := range []string{"x", "0x1GiB", "17x1GiB", "-1x1GiB", "1", "2x", "1GiB,sms", "1GiB,sms=0", "1GiB,sms=1e9", "1GiB,foo=1",
 		"1GiB,clock=0", "1GiB,clock=NaN", "1GiB,slice=1h", "1GiB,context=2GiB", "99999999TiB", "1GiB,link=1",
-		"1GiB,switch=-1us", "1GiB,switch=11ms", "1GiB,switch=200", "1GiB,switch=", "1GiB,slices=yes", "1GiB,slices=", "1GiB,slices=0"} {
+		"1GiB,switch=-1us", "1GiB,switch=11ms", "1GiB,switch=200", "1GiB,switch=", "1GiB,slices=yes", "1GiB,slices=", "1GiB,slices=0",
+		"1GiB,mig=", "1GiB,mig=1", "1GiB,mig=5g", "1GiB,mig=01g", "1GiB,mig=3g+3g+1g", "1GiB,mig=4g+4g", "1GiB,mig=1g,sms=6",
+		"1GiB,mig=1g+1g+1g+1g+1g+1g+1g+1g", "1GiB,mig=1g+0g", "512MiB,mig=1g"} {
 		if s, err := ParseShape(text); !errors.Is(err, ErrShape) {
 			t.Errorf("%q: %+v, %v", text, s, err)
 		}

@@ -4,6 +4,7 @@ package sim
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -30,12 +31,21 @@ func (i *Inventory) Devices() ([]gpu.Device, error) {
 		return nil, err
 	}
 	devices := make([]gpu.Device, len(have))
+	gpus := 0
 	for n, d := range have {
 		name, _, _ := bytes.Cut(d.Name[:], []byte{0})
 		devices[n] = gpu.Device{
-			UUID: gpu.UUID(d.UUID), Index: n, Name: string(name), Memory: d.MemoryTotal, Units: int(d.ComputeUnits),
-			PCI: fmt.Sprintf("%08X:%02X:%02X.0", d.PCIDomain, d.PCIBus, d.PCIDevice),
+			UUID: gpu.UUID(d.UUID), Index: gpus, Name: string(name), Memory: d.MemoryTotal, Units: int(d.ComputeUnits),
+			PCI:         fmt.Sprintf("%08X:%02X:%02X.0", d.PCIDomain, d.PCIBus, d.PCIDevice),
+			Partitioned: d.Instances > 0,
 		}
+		if d.Parent == 0 {
+			gpus++
+			continue
+		}
+		parent := devices[d.Parent-1]
+		devices[n].Index, devices[n].Parent, devices[n].ParentIndex = int(d.Number), parent.UUID, parent.Index
+		devices[n].GPUInstance = int(d.GPUInstance) // and compute instance 0
 	}
 	return devices, nil
 }
@@ -49,8 +59,13 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 	f := gpu.Facts{
 		MemoryUsed: d.MemoryUsed, Utilisation: int(d.UtilizationGPU), MemoryUtilisation: int(d.UtilizationMemory),
 	}
-	celsius := int32(d.TemperatureC)
-	f.Power, f.Energy, f.Temperature = &d.PowerMilliwatts, &d.EnergyMillijoules, &celsius
+	if d.Parent > 0 || d.Instances > 0 { // nor does NVIDIA's driver say how busy instances are, and GPUs in MIG mode
+		f.Utilisation, f.MemoryUtilisation = -1, -1
+	}
+	if d.Parent == 0 {
+		celsius := int32(d.TemperatureC)
+		f.Power, f.Energy, f.Temperature = &d.PowerMilliwatts, &d.EnergyMillijoules, &celsius
+	}
 	processes, err := i.hardware.Client.Processes(index)
 	if err != nil {
 		return gpu.Facts{}, fmt.Errorf("ask the software GPU for its processes: %w", err)
@@ -64,30 +79,38 @@ func (i *Inventory) Facts(uuid gpu.UUID) (gpu.Facts, error) {
 }
 
 // Describe says what is the same for all software GPUs: an architecture of their own, each behind its own
-// root port of one host.
+// root port of one host. As with a vendor's, MIG instances have no links and are none.
 func (i *Inventory) Describe(uuid gpu.UUID) (gpu.Description, error) {
 	have, err := i.ask()
 	if err != nil {
 		return gpu.Description{}, err
 	}
-	description, found := gpu.Description{Architecture: "software", NUMA: -1}, false
+	description, found, instance := gpu.Description{Architecture: "software", NUMA: -1}, false, false
 	for _, d := range have {
 		if gpu.UUID(d.UUID) == uuid {
-			found = true
+			found, instance = true, d.Parent > 0
 			description.Capability = fmt.Sprintf("%d.%d", d.CCMajor, d.CCMinor)
 			continue
 		}
-		description.Links = append(description.Links, gpu.Link{Peer: gpu.UUID(d.UUID), Path: "NODE"})
+		if d.Parent == 0 {
+			description.Links = append(description.Links, gpu.Link{Peer: gpu.UUID(d.UUID), Path: "NODE"})
+		}
 	}
 	if !found {
 		return gpu.Description{}, fmt.Errorf("software GPU %s: %w", uuid, gpu.ErrUnknownDevice)
 	}
+	if instance {
+		description.Links = nil
+	}
 	return description, nil
 }
 
-// Energy asks the hardware process. The counter begins with it.
+// Energy asks the hardware process. The counter begins with it. A MIG instance has none.
 func (i *Inventory) Energy(uuid gpu.UUID) (uint64, error) {
 	d, _, err := i.find(uuid)
+	if err == nil && d.Parent > 0 {
+		return 0, fmt.Errorf("software GPU %s: a MIG instance has no counter of energy: %w", uuid, errors.ErrUnsupported)
+	}
 	return d.EnergyMillijoules, err
 }
 

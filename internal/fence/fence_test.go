@@ -202,12 +202,35 @@ func TestOthers(t *testing.T) {
 		for i, file := range test.want {
 			test.want[i] = filepath.Join(root, "dev", file)
 		}
-		if got, err := others(root, test.own); err != nil || !slices.Equal(got, test.want) {
+		if _, got, err := files(root, test.own); err != nil || !slices.Equal(got, test.want) {
 			t.Errorf("%v: %v, %v, not %v", test.own, got, err, test.want)
 		}
 	}
-	if got, err := others(root, []Owned{{GPU: "GPU-c"}}); err == nil || got != nil {
+	if _, got, err := files(root, []Owned{{GPU: "GPU-c"}}); err == nil || got != nil {
 		t.Errorf("a GPU that is not there: %v, %v", got, err)
+	}
+}
+
+// TestOwn: a MIG instance needs three files, and what lacks one cannot be used.
+func TestOwn(t *testing.T) {
+	root := machine(t)
+	for _, test := range []struct {
+		own  Owned
+		want []string // nil: an error
+	}{
+		{Owned{GPU: "GPU-a"}, []string{"nvidia0"}},
+		{Owned{"GPU-b", &Instance{1, 1}}, []string{"nvidia1", "nvidia-caps/nvidia-cap147", "nvidia-caps/nvidia-cap149"}},
+		{Owned{"GPU-b", &Instance{2, 0}}, []string{"nvidia1", "nvidia-caps/nvidia-cap156", "nvidia-caps/nvidia-cap157"}},
+		{Owned{"GPU-b", &Instance{2, 1}}, nil},
+		{Owned{"GPU-a", &Instance{1, 0}}, nil},
+		{Owned{"GPU-c", &Instance{1, 0}}, nil},
+	} {
+		for i, file := range test.want {
+			test.want[i] = filepath.Join(root, "dev", file)
+		}
+		if got, err := own(root, test.own); (err != nil) != (test.want == nil) || !slices.Equal(got, test.want) {
+			t.Errorf("%v: %v, %v, not %v", test.own, got, err, test.want)
+		}
 	}
 }
 

@@ -40,48 +40,76 @@ const (
 // Others returns the device files of this machine's GPUs and MIG instances that are none of the owned ones; those of MIG
 // instances only if they exist. It returns none, and why, if the kernel module does not know a GPU that is owned: then it
 // is not known which files are the program's.
-func Others(owned []Owned) ([]string, error) { return others("/", owned) }
+func Others(owned []Owned) ([]string, error) {
+	_, others, err := files("/", owned)
+	return others, err
+}
 
-func others(root string, owned []Owned) ([]string, error) {
-	all, err := describedGPUs(filepath.Join(root, gpusFolder))
+// Own returns the device files that a program needs to use a device, beside those that are the same for all: the GPU's, and
+// of a MIG instance those of its GPU instance and its compute instance. An error says which it cannot find.
+func Own(o Owned) ([]string, error) { return own("/", o) }
+
+func own(root string, o Owned) ([]string, error) {
+	paths, _, err := files(root, []Owned{o})
 	if err != nil {
 		return nil, err
 	}
-	var files []string
-	own := map[uint32][]Owned{} // by the GPU's minor
+	if need := 1 + 2; o.Instance != nil && len(paths) < need {
+		return nil, fmt.Errorf("%s and %s have %d of the %d device files of MIG instance %d/%d of %s", filepath.Join(root, minorsFile),
+			filepath.Join(root, capsFolder), len(paths)-1, need-1, o.Instance.GPU, o.Instance.Compute, o.GPU)
+	}
+	return paths, nil
+}
+
+// files are the device files of the owned devices, and those of all others, each GPU's before those of MIG instances. With an
+// error there may be some of the others.
+func files(root string, owned []Owned) (own, others []string, err error) {
+	all, err := describedGPUs(filepath.Join(root, gpusFolder))
+	if err != nil {
+		return nil, nil, err
+	}
+	by := map[uint32][]Owned{} // the GPU's minor
 	found := 0
 	for _, g := range all {
 		for _, o := range owned {
 			if o.GPU == g.uuid {
-				own[g.minor] = append(own[g.minor], o)
+				by[g.minor] = append(by[g.minor], o)
 				found++
 			}
 		}
-		if own[g.minor] == nil {
-			files = append(files, filepath.Join(root, "dev", "nvidia"+strconv.FormatUint(uint64(g.minor), 10)))
+		file := filepath.Join(root, "dev", "nvidia"+strconv.FormatUint(uint64(g.minor), 10))
+		if by[g.minor] == nil {
+			others = append(others, file)
+		} else {
+			own = append(own, file)
 		}
 	}
 	if found < len(owned) {
-		return nil, fmt.Errorf("%s does not tell which files are those of all the lgpu's devices", filepath.Join(root, gpusFolder))
+		return nil, nil, fmt.Errorf("%s does not tell which files are those of all the lgpu's devices", filepath.Join(root, gpusFolder))
 	}
 	text, err := os.ReadFile(filepath.Join(root, minorsFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return files, nil // a driver without MIG
+		return own, others, nil // a driver without MIG
 	}
 	if err != nil {
-		return files, err
+		return own, others, err
 	}
 	for line := range strings.Lines(string(text)) {
 		c, ok := parseCapability(line)
 		file := filepath.Join(root, capsFolder, "nvidia-cap"+strconv.FormatUint(uint64(c.file), 10))
-		if !ok || slices.ContainsFunc(own[c.gpu], c.of) {
+		if !ok {
 			continue
 		}
-		if _, err := os.Lstat(file); err == nil { // the list has all that could ever be
-			files = append(files, file)
+		if _, err := os.Lstat(file); err != nil { // the list has all that could ever be
+			continue
+		}
+		if slices.ContainsFunc(by[c.gpu], c.of) {
+			own = append(own, file)
+		} else {
+			others = append(others, file)
 		}
 	}
-	return files, nil
+	return own, others, nil
 }
 
 // describedGPUs reads what the kernel module says of all its GPUs.

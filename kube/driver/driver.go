@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -98,17 +99,24 @@ func (d *Driver) Publish(ctx context.Context, publish func(context.Context, reso
 	}
 }
 
-// resources are the node's pool, in slices of the size that the API takes.
+// resources are the node's pool, in slices of the sizes that the API takes: devices first, of which there may be none, and then
+// counters.
 func (d *Driver) resources(s *api.Snapshot) resourceslice.DriverResources {
-	slices := []resourceslice.Slice{{}}
-	for _, device := range slice.Devices(s, d.Sim) {
-		if len(slices[len(slices)-1].Devices) == slice.PerSlice {
-			slices = append(slices, resourceslice.Slice{})
+	devices := slice.Devices(s, d.Sim)
+	all := []resourceslice.Slice{{}}
+	for chunk := range slices.Chunk(devices, slice.PerSlice) {
+		if len(all[len(all)-1].Devices) > 0 {
+			all = append(all, resourceslice.Slice{})
 		}
-		last := &slices[len(slices)-1]
-		last.Devices = append(last.Devices, rooted(device.Resource(), device.PCI()))
+		last := &all[len(all)-1]
+		for _, device := range chunk {
+			last.Devices = append(last.Devices, rooted(device.Resource(), device.PCI()))
+		}
 	}
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: {Slices: slices}}}
+	for chunk := range slices.Chunk(slice.Counters(devices), slice.CountersPerSlice) {
+		all = append(all, resourceslice.Slice{SharedCounters: chunk})
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{d.Node: {Slices: all}}}
 }
 
 // rooted is a device with the attribute that says which root of PCI Express it is below, by which a claim can have a network card

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,15 @@ import (
 	"github.com/lgpu/lgpu/kube/claim"
 )
 
+// ways are commands by which a program tries to get more memory than its lgpu has.
+var ways = [][]string{
+	{"/tenant", "/compute.ptx"},
+	{"env", "-i", "/tenant", "/compute.ptx"},
+	{"env", "LGPU_SOCKET=/dev/null", "LGPU_REGION=/tmp/region", "/tenant", "/compute.ptx"},
+	{"env", "LD_PRELOAD=libm.so.6", "LD_LIBRARY_PATH=/lib/x86_64-linux-gnu", "/tenant", "/compute.ptx"},
+	{"env", "LGPU_REAL_LIBCUDA=/run/lgpu/driver/libcuda.so.1", "/tenant", "/compute.ptx"},
+}
+
 // Whatever a program of a pod does with its environment, it has its claim's memory and no more: those that a container starts
 // with, and those that kubectl exec adds.
 func TestMemory(t *testing.T) {
@@ -24,13 +32,7 @@ func TestMemory(t *testing.T) {
 	s.apply(t, claims("gpu", "1Gi", 4), pod("train", "Never", "/tenant /compute.ptx </dev/null; "+idle, "gpu"))
 	p := s.runs(t, "train")
 	bounded(t, "the container's own", s.said(t, p, 1, "memory "), limit)
-	for _, way := range [][]string{
-		{"/tenant", "/compute.ptx"},
-		{"env", "-i", "/tenant", "/compute.ptx"},
-		{"env", "LGPU_SOCKET=/dev/null", "LGPU_REGION=/tmp/region", "/tenant", "/compute.ptx"},
-		{"env", "LD_PRELOAD=libm.so.6", "LD_LIBRARY_PATH=/lib/x86_64-linux-gnu", "/tenant", "/compute.ptx"},
-		{"env", "LGPU_REAL_LIBCUDA=/run/lgpu/driver/libcuda.so.1", "/tenant", "/compute.ptx"},
-	} {
+	for _, way := range ways {
 		bounded(t, strings.Join(way, " "), s.exec(t, "train", "gpu", way...), limit)
 	}
 	// What tests look for when their pods are gone is there as long as they are.
@@ -140,25 +142,6 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-}
-
-// A named lgpu of the node is a device for containerd's own client, without Kubernetes.
-func TestRuntime(t *testing.T) {
-	s := begun(t)
-	lgpu := func(args ...string) {
-		t.Helper()
-		if out, err := exec.Command("/var/lib/lgpu/bin/lgpu", args...).CombinedOutput(); err != nil {
-			t.Errorf("lgpu %s: %v\n%s", args, err, out)
-		}
-	}
-	lgpu("create", "--sim="+shape, "/team", "memory.max=1GiB")
-	t.Cleanup(func() { lgpu("rm", "/team") })
-	out, err := s.ctr(t.Context(), "run", "--rm", "--device", "lgpu.io/lgpu=team", "--cgroup", "/"+os.Getenv(envGroup)+"/ctr",
-		"localhost/app:1", "e2e", "/bin/env", "-i", "/bin/sh", "-c", "/tenant /compute.ptx </dev/null")
-	if err != nil {
-		t.Error(err)
-	}
-	bounded(t, "ctr run", out, 1<<30)
 }
 
 // said waits until the container of a pod has said so many lines that begin in a way, and returns all that it has said.

@@ -22,15 +22,17 @@ var libraries = []string{"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.
 
 // images makes the archives of the images that pods use. No registry is asked: they have programs of this machine.
 func (n *node) images() error {
-	pause := filepath.Join(n.dir, "pause")
-	out, err := exec.Command("cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o", pause,
-		"programs/pause.c").CombinedOutput()
+	pause, err := n.compile("pause", "-static")
 	if err != nil {
-		return fmt.Errorf("compile: %w: %s", err, out)
+		return err
+	}
+	view, err := n.compile("view", "-I../../tenant/abi/include", absolute("lib/sim/libnvidia-ml.so.1"))
+	if err != nil {
+		return err
 	}
 	app := image{"tmp/": "", "proc/": "", "sys/": "", "dev/": "", "etc/": "", "run/": "",
 		"bin/sh": "/bin/dash", "bin/env": "/usr/bin/env", "bin/sleep": "/bin/sleep", "bin/cat": "/bin/cat",
-		"tenant": absolute("demo/tenant"), "compute.ptx": "../../sim/kernels/compute.ptx",
+		"view": view, "tenant": absolute("demo/tenant"), "compute.ptx": "../../sim/kernels/compute.ptx",
 		"lib64/ld-linux-x86-64.so.2": "/lib64/ld-linux-x86-64.so.2"}
 	for _, l := range libraries {
 		app["lib/x86_64-linux-gnu/"+l] = "/lib/x86_64-linux-gnu/" + l
@@ -48,6 +50,16 @@ func (n *node) images() error {
 	upgraded := image{"tmp/": "", "usr/bin/lgpu": next, "usr/bin/lgpu-kube": "../../bin/lgpu-kube"}
 	return errors.Join(n.archive("pause", "pause:1", image{"pause": pause}, "/pause"), n.archive("app", "app:1", app),
 		n.archive("lgpu-1", "lgpu:1", lgpu), n.archive("lgpu-2", "lgpu:2", upgraded), os.Remove(next))
+}
+
+// compile makes one of the programs, and returns where it is.
+func (n *node) compile(name string, more ...string) (string, error) {
+	program := filepath.Join(n.dir, name)
+	args := []string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "programs/" + name + ".c"}
+	if out, err := exec.Command("cc", append(args, more...)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile %s: %w: %s", name, err, out)
+	}
+	return program, nil
 }
 
 // archive writes an image with one layer (OCI image layout).

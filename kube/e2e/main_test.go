@@ -67,7 +67,7 @@ func lacking() string {
 		return "they need root"
 	}
 	for _, name := range []string{"controlplane", "kubectl", "helm", "kubelet", "containerd", "containerd-shim-runc-v2", "ctr",
-		"runc"} {
+		"nerdctl", "runc"} {
 		if _, err := os.Stat(filepath.Join(built, "kube", name)); err != nil {
 			return name + " is not built; run, once: make kube-control-plane kube-node"
 		}

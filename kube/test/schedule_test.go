@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -34,6 +35,12 @@ type node struct {
 // serve makes a Node, and waits until its devices are published.
 func (c *cluster) serve(t *testing.T, name string) *node {
 	t.Helper()
+	return c.serveOf(t, name, shape, 2)
+}
+
+// serveOf is serve with a software GPU of a shape, of which so many devices are published.
+func (c *cluster) serveOf(t *testing.T, name, shape string, devices int) *node {
+	t.Helper()
 	c.addNode(t, name)
 	dir := kubetest.Folder(t)
 	_, daemon := kubetest.Daemon(t, dir)
@@ -47,7 +54,7 @@ func (c *cluster) serve(t *testing.T, name string) *node {
 			t.Error(err)
 		}
 	}()
-	c.awaitSlices(t, name, "two devices", func(d []resourceapi.Device) bool { return len(d) == 2 })
+	c.awaitSlices(t, name, fmt.Sprint(devices, " devices"), func(d []resourceapi.Device) bool { return len(d) == devices })
 	return &node{name, daemon, kubelet, helper}
 }
 

@@ -12,8 +12,8 @@
 #define DRIVER "580.159.04"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned users, device_count; // guarded by lock
-static struct nvmlDevice_st handles[SIMC_MAX_DEVICES];
+static unsigned users, device_count, gpu_count; // guarded by lock
+static struct nvmlDevice_st handles[SIMC_MAX_DEVICES], *gpus[SIMC_MAX_DEVICES];
 
 nvmlReturn_t simc_nvml_result(CUresult r)
 {
@@ -78,25 +78,56 @@ nvmlReturn_t simc_nvml_device(nvmlDevice_t device, lgpusim_device *d)
 	return r == NVML_SUCCESS ? simc_nvml_result(simc_rpc_DeviceInfo(index, d)) : r;
 }
 
+nvmlReturn_t simc_nvml_gpu(nvmlDevice_t device, lgpusim_device *d)
+{
+	nvmlReturn_t r = simc_nvml_device(device, d);
+
+	return r == NVML_SUCCESS && d->parent ? NVML_ERROR_NOT_SUPPORTED : r;
+}
+
+nvmlDevice_t simc_nvml_handle(unsigned index)
+{
+	return index < device_count ? &handles[index] : NULL;
+}
+
 // ---- the library
+
+// Finds the devices. Called with lock held.
+static CUresult look(void)
+{
+	unsigned i, count = 0, found = 0;
+	CUresult r = simc_rpc_DeviceCount(&count);
+
+	if (count > SIMC_MAX_DEVICES)
+		count = SIMC_MAX_DEVICES;
+	for (i = 0; r == CUDA_SUCCESS && i < count; i++) {
+		lgpusim_device d;
+
+		if ((r = simc_rpc_DeviceInfo(i, &d)) != CUDA_SUCCESS)
+			break;
+		handles[i].index = i;
+		handles[i].number = d.parent ? d.number : found;
+		if (!d.parent)
+			gpus[found++] = &handles[i];
+	}
+	if (r == CUDA_SUCCESS) {
+		device_count = count;
+		gpu_count = found;
+	}
+	return r;
+}
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
-	unsigned i, count = 0;
 	CUresult r = CUDA_SUCCESS;
 
 	if (flags & ~3u)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	pthread_mutex_lock(&lock);
 	if (!users)
-		r = simc_rpc_DeviceCount(&count);
-	if (r == CUDA_SUCCESS) {
-		if (!users++) {
-			device_count = count < SIMC_MAX_DEVICES ? count : SIMC_MAX_DEVICES;
-			for (i = 0; i < device_count; i++)
-				handles[i].index = i;
-		}
-	}
+		r = look();
+	if (r == CUDA_SUCCESS)
+		users++;
 	pthread_mutex_unlock(&lock);
 	if (r == CUDA_ERROR_DEVICE_UNAVAILABLE || r == CUDA_ERROR_NO_DEVICE)
 		return NVML_ERROR_DRIVER_NOT_LOADED;
@@ -228,7 +259,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 		return r;
 	if (!deviceCount)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*deviceCount = device_count;
+	*deviceCount = gpu_count;
 	return NVML_SUCCESS;
 }
 
@@ -243,9 +274,9 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 
 	if (r != NVML_SUCCESS)
 		return r;
-	if (!device || index >= device_count)
+	if (!device || index >= gpu_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*device = &handles[index];
+	*device = gpus[index];
 	return NVML_SUCCESS;
 }
 
@@ -254,13 +285,13 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
 	return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-// GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
-static void uuid_text(const CUuuid *u, char *out)
+// GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-…
+static void uuid_text(const lgpusim_device *d, char *out)
 {
-	const unsigned char *b = (const unsigned char *)u->bytes;
+	const unsigned char *b = (const unsigned char *)d->uuid.bytes;
 	int i;
 
-	out += sprintf(out, "GPU-");
+	out += sprintf(out, d->parent ? "MIG-" : "GPU-");
 	for (i = 0; i < 16; i++)
 		out += sprintf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", b[i]);
 }
@@ -292,7 +323,7 @@ static int has_uuid(const lgpusim_device *d, const void *uuid)
 {
 	char text[64];
 
-	uuid_text(&d->uuid, text);
+	uuid_text(d, text);
 	return strcmp(text, uuid) == 0;
 }
 
@@ -312,7 +343,7 @@ static int has_bus_id(const lgpusim_device *d, const void *text)
 		if (sscanf(text, "%x:%x.%x", &bus, &dev, &fn) < 2)
 			return 0;
 	}
-	return domain == d->pciDomain && bus == d->pciBus && dev == d->pciDevice && !fn;
+	return !d->parent && domain == d->pciDomain && bus == d->pciBus && dev == d->pciDevice && !fn;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
@@ -358,7 +389,7 @@ static int has_serial(const lgpusim_device *d, const void *serial)
 	char text[32];
 
 	serial_text(&d->uuid, text);
-	return strcmp(text, serial) == 0;
+	return !d->parent && strcmp(text, serial) == 0;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
@@ -385,7 +416,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
 
 	if (r != NVML_SUCCESS)
 		return r;
-	uuid_text(&d.uuid, text);
+	uuid_text(&d, text);
 	return give_text(uuid, length, text);
 }
 
@@ -417,7 +448,7 @@ nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsig
 	return r == NVML_SUCCESS ? give_text(version, length, "00.00.00.00.01") : r;
 }
 
-// Answers with a number that is the same for every device, or follows from the index.
+// Answers with a number that is the same for every device, or follows from its number.
 #define SAME(function, type, value)                                      \
 	nvmlReturn_t function(nvmlDevice_t device, type *out)            \
 	{                                                                \
@@ -430,10 +461,10 @@ nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsig
 		return r;                                                \
 	}
 
-SAME(nvmlDeviceGetIndex, unsigned int, index)
-SAME(nvmlDeviceGetMinorNumber, unsigned int, index)
-SAME(nvmlDeviceGetModuleId, unsigned int, index)
-SAME(nvmlDeviceGetBoardId, unsigned int, index + 1)
+SAME(nvmlDeviceGetIndex, unsigned int, device->number)
+SAME(nvmlDeviceGetMinorNumber, unsigned int, device->number)
+SAME(nvmlDeviceGetModuleId, unsigned int, device->number)
+SAME(nvmlDeviceGetBoardId, unsigned int, device->number + 1)
 SAME(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
 SAME(nvmlDeviceGetBrand, nvmlBrandType_t, NVML_BRAND_NVIDIA)
 SAME(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, 9)
@@ -441,8 +472,6 @@ SAME(nvmlDeviceGetBusType, nvmlBusType_t, 2)
 SAME(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
 SAME(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 SAME(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
-SAME(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 0)
-SAME(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 SAME(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, 5)
 SAME(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, 5)
 SAME(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, 5)
@@ -462,12 +491,14 @@ SAME(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, 0)
 SAME(nvmlDeviceGetSupportedEventTypes, unsigned long long, 8)
 SAME(nvmlDeviceGetAccountingMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 
-// Answers with a member of the device's description.
-#define MEMBER(function, type, value)                                    \
+// Answers with a member of the device's description; GPU_MEMBER of a GPU's, which MIG instances do not have.
+#define MEMBER(function, type, value) MEMBER_OF(simc_nvml_device, function, type, value)
+#define GPU_MEMBER(function, type, value) MEMBER_OF(simc_nvml_gpu, function, type, value)
+#define MEMBER_OF(find, function, type, value)                           \
 	nvmlReturn_t function(nvmlDevice_t device, type *out)            \
 	{                                                                \
 		lgpusim_device d;                                        \
-		nvmlReturn_t r = simc_nvml_device(device, &d);           \
+		nvmlReturn_t r = find(device, &d);                       \
 		if (r == NVML_SUCCESS && !out)                           \
 			r = NVML_ERROR_INVALID_ARGUMENT;                 \
 		if (r == NVML_SUCCESS)                                   \
@@ -477,11 +508,11 @@ SAME(nvmlDeviceGetAccountingMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 
 MEMBER(nvmlDeviceGetNumGpuCores, unsigned int, d.computeUnits * d.coresPerUnit)
 MEMBER(nvmlDeviceGetComputeMode, nvmlComputeMode_t, (nvmlComputeMode_t)d.computeMode)
-MEMBER(nvmlDeviceGetPowerUsage, unsigned int, d.powerMilliwatts)
-MEMBER(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, d.energyMillijoules)
-MEMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, d.powerLimitMilliwatts)
-MEMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, d.powerLimitMilliwatts)
-MEMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, d.powerLimitMilliwatts)
+GPU_MEMBER(nvmlDeviceGetPowerUsage, unsigned int, d.powerMilliwatts)
+GPU_MEMBER(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, d.energyMillijoules)
+GPU_MEMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, d.powerLimitMilliwatts)
+GPU_MEMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, d.powerLimitMilliwatts)
+GPU_MEMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, d.powerLimitMilliwatts)
 
 nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *minLimit,
 		unsigned int *maxLimit)
@@ -575,49 +606,4 @@ nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 	pci->subClass = 2;
 	memcpy(pci->busId, full.busId, sizeof pci->busId);
 	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
-{
-	lgpusim_device d;
-	nvmlReturn_t r = simc_nvml_device(device, &d);
-
-	if (r != NVML_SUCCESS)
-		return r;
-	if (!attributes)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	memset(attributes, 0, sizeof *attributes);
-	attributes->multiprocessorCount = d.computeUnits;
-	attributes->sharedCopyEngineCount = 3;
-	attributes->memorySizeMB = d.memoryTotal >> 20;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
-{
-	return nvmlDeviceGetAttributes_v2(device, attributes);
-}
-
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode, unsigned int *pendingMode)
-{
-	unsigned index;
-	nvmlReturn_t r = simc_nvml_index(device, &index);
-
-	if (r != NVML_SUCCESS)
-		return r;
-	if (!currentMode || !pendingMode)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*currentMode = *pendingMode = 0;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *migDevice)
-{
-	unsigned self;
-	nvmlReturn_t r = simc_nvml_index(device, &self);
-
-	(void)index;
-	if (r != NVML_SUCCESS)
-		return r;
-	return migDevice ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
 }

@@ -68,10 +68,12 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	lgpusim_device d;
-	nvmlReturn_t r = simc_nvml_device(device, &d);
+	nvmlReturn_t r = simc_nvml_gpu(device, &d);
 
 	if (r != NVML_SUCCESS)
 		return r;
+	if (d.instances)
+		return NVML_ERROR_NOT_SUPPORTED; // as with the real driver: neither the GPU in MIG mode has any, nor its instances
 	if (!utilization)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	utilization->gpu = d.utilizationGpu;
@@ -122,7 +124,7 @@ nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, nvmlClockType_t clockType, 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensorType, unsigned int *temp)
 {
 	lgpusim_device d;
-	nvmlReturn_t r = simc_nvml_device(device, &d);
+	nvmlReturn_t r = simc_nvml_gpu(device, &d);
 
 	if (r != NVML_SUCCESS)
 		return r;
@@ -231,12 +233,13 @@ static nvmlReturn_t processes_of(nvmlDevice_t device, lgpusim_process **list, un
 static nvmlReturn_t running(nvmlDevice_t device, unsigned *infoCount, void *infos, size_t size)
 {
 	lgpusim_process *list;
+	lgpusim_device d;
 	unsigned n, i, room;
 	nvmlReturn_t r;
 
 	if (!infoCount || (*infoCount && !infos))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if ((r = processes_of(device, &list, &n)) != NVML_SUCCESS)
+	if ((r = simc_nvml_device(device, &d)) != NVML_SUCCESS || (r = processes_of(device, &list, &n)) != NVML_SUCCESS)
 		return r;
 	room = *infoCount;
 	*infoCount = n;
@@ -244,7 +247,8 @@ static nvmlReturn_t running(nvmlDevice_t device, unsigned *infoCount, void *info
 		r = NVML_ERROR_INSUFFICIENT_SIZE;
 	for (i = 0; r == NVML_SUCCESS && i < n; i++) {
 		nvmlProcessInfo_t p = {.pid = list[i].pid, .usedGpuMemory = list[i].memoryUsed,
-				       .gpuInstanceId = (unsigned)NO_INSTANCE, .computeInstanceId = (unsigned)NO_INSTANCE};
+				       .gpuInstanceId = d.parent ? d.gpuInstance : (unsigned)NO_INSTANCE,
+				       .computeInstanceId = d.parent ? 0 : (unsigned)NO_INSTANCE};
 
 		memcpy((char *)infos + i * size, &p, size);
 	}

@@ -35,10 +35,14 @@ nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopolo
 	if ((r = nvmlDeviceGetCount_v2(&devices)) != NVML_SUCCESS)
 		return r;
 	for (i = 0; i < devices && level == NVML_TOPOLOGY_NODE; i++) {
-		if (i == index)
-			continue;
-		if (n < room && (r = nvmlDeviceGetHandleByIndex_v2(i, &deviceArray[n])) != NVML_SUCCESS)
+		nvmlDevice_t other;
+
+		if ((r = nvmlDeviceGetHandleByIndex_v2(i, &other)) != NVML_SUCCESS)
 			return r;
+		if (other == device)
+			continue;
+		if (n < room)
+			deviceArray[n] = other;
 		n++;
 	}
 	*count = room && n > room ? room : n;

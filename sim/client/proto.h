@@ -41,6 +41,8 @@ typedef struct lgpusim_device {
 	unsigned int temperatureC;
 	unsigned int computeMode;
 	uint64_t energyMillijoules;
+	unsigned int instances, parent, number, gpuInstance, slices;
+	unsigned int pad;
 } lgpusim_device;
 
 typedef struct lgpusim_process {

@@ -64,7 +64,7 @@ func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, sh
 	if p.initialised {
 		return success
 	}
-	visible := p.d.devices
+	visible := p.d.shown
 	if given&1 != 0 {
 		visible = p.d.visibleDevices(visibleList)
 	}
@@ -83,7 +83,7 @@ func (p *Process) Init(_ *wire.Call, flags, given uint32, visibleList, units, sh
 		}
 	}
 	if given&2 != 0 {
-		if err := p.d.parseUnits(units, parts); err != nil {
+		if err := p.d.parseUnits(units, visible, parts); err != nil {
 			p.d.log.Warn("LGPU_SIM_UNITS", "process", p.pid, "value", units, "error", err)
 			return errInvalidValue
 		}

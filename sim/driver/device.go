@@ -18,25 +18,33 @@ const (
 // device is a device as the driver knows it.
 type device struct {
 	hw    *hw.Device
-	index int
+	index int // in the machine
+	gpu   int // the number of the GPU that it is, or is an instance of
 	name  string
 	uuid  wire.CUuuid
+	// instance is set of a MIG instance, and instances are those of a GPU in MIG mode (mig.go).
+	instance  *instance
+	instances []*device
 }
 
 // pciDeviceID is the device and vendor number that the devices show: the vendor is none that exists.
 const pciDeviceID = 0x1b1b_10de
 
-func newDevice(h *hw.Device, index int, o *Options) *device {
-	d := &device{hw: h, index: index, name: o.Name}
-	sum := sha256.Sum256(fmt.Appendf(nil, "lgpu software device %s %d", o.Seed, index))
-	copy(d.uuid[:], sum[:])
-	d.uuid[6] = d.uuid[6]&0x0f | 0x40
-	d.uuid[8] = d.uuid[8]&0x3f | 0x80
-	return d
+func newDevice(h *hw.Device, index, gpu int, o *Options) *device {
+	return &device{hw: h, index: index, gpu: gpu, name: o.Name, uuid: uuidOf(fmt.Sprintf("%s %d", o.Seed, gpu))}
+}
+
+// uuidOf is the UUID of a device that is called so.
+func uuidOf(name string) (uuid wire.CUuuid) {
+	sum := sha256.Sum256([]byte("lgpu software device " + name))
+	copy(uuid[:], sum[:])
+	uuid[6] = uuid[6]&0x0f | 0x40
+	uuid[8] = uuid[8]&0x3f | 0x80
+	return uuid
 }
 
 // pciBus is the device's bus number; domain 0, device 0.
-func (d *device) pciBus() int { return d.index + 1 }
+func (d *device) pciBus() int { return d.gpu + 1 }
 
 func (d *device) pciBusID() string { return fmt.Sprintf("0000:%02x:00.0", d.pciBus()) }
 

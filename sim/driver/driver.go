@@ -14,11 +14,12 @@ import (
 
 // Options are the properties of the driver that the devices do not give. Zero fields get the defaults named.
 type Options struct {
-	Name         string // of every device; default "lgpu Software GPU"
-	ContextBytes uint64 // device memory of a context; default 64 MiB
-	PendingMax   int    // works of one context that may wait before a call does; default 1024
-	Slices       Slices // what is done when a process sets a context's time slice
-	Seed         string // makes the UUIDs of the devices differ from those of other machines
+	Name         string   // of every device; default "lgpu Software GPU"
+	ContextBytes uint64   // device memory of a context; default 64 MiB
+	PendingMax   int      // works of one context that may wait before a call does; default 1024
+	Slices       Slices   // what is done when a process sets a context's time slice
+	Seed         string   // makes the UUIDs of the devices differ from those of other machines
+	Division     Division // of every GPU; the machine has the devices that Division.Configs says for each
 	Log          *slog.Logger
 }
 
@@ -27,6 +28,7 @@ type Driver struct {
 	machine *hw.Machine
 	options Options
 	devices []*device
+	shown   []*device // to a program that names none
 	log     *slog.Logger
 
 	mu        sync.Mutex
@@ -56,14 +58,13 @@ func New(m *hw.Machine, o Options) (*Driver, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if len(m.Devices) == 0 {
-		return nil, fmt.Errorf("driver: machine has no devices")
-	}
 	d := &Driver{machine: m, options: o, log: o.Log, processes: map[*Process]struct{}{}, exports: map[secret]*export{},
 		shared: map[inode]*export{}, physicals: map[*physical]struct{}{}}
-	for i, h := range m.Devices {
-		d.devices = append(d.devices, newDevice(h, i, &d.options))
+	var err error
+	if d.devices, err = arrange(m, &d.options); err != nil {
+		return nil, err
 	}
+	d.shown = enumerated(d.devices)
 	return d, nil
 }
 
@@ -163,7 +164,7 @@ func (p *Process) clear() {
 	p.allocs, p.regions, p.reserved = ranges[*allocation]{}, ranges[*region]{}, ranges[uint64]{}
 	p.graphMemory, p.handlesOf, p.modes = map[uint64]*allocNode{}, map[*physical]uint64{}, map[uint64]captureMode{}
 	p.used, p.faults, p.graphHigh = make([]uint64, n), make([]Result, n), make([]uint64, n)
-	p.visible.Store(&p.d.devices)
+	p.visible.Store(&p.d.shown)
 }
 
 // Close ends the process: its work is dropped, its memory and handles are freed, at once.

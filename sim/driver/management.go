@@ -33,20 +33,28 @@ func (d *Driver) DeviceInfo(index uint32) (wire.Device, wire.CUresult) {
 	d.mu.Unlock()
 	dev := d.devices[index]
 	h := dev.hw
-	total, free := h.Memory.Total(), h.Memory.Free()
+	total, used := h.Memory.Total(), h.Memory.Total()-h.Memory.Free()
+	for _, part := range dev.instances {
+		used += part.hw.Memory.Total() - part.hw.Memory.Free()
+	}
 	w := wire.Device{
 		UUID: dev.uuid, PCIBus: uint32(dev.pciBus()), PCIDeviceID: pciDeviceID, ComputeUnits: uint32(h.Config.Units), CoresPerUnit: 128,
 		CCMajor: ccMajor, CCMinor: ccMinor, ClockMHz: uint32(max(h.Config.MHz, 1)), MemClockMHz: 3201,
-		MemoryTotal: total, MemoryUsed: total - free,
+		MemoryTotal: total, MemoryUsed: used,
 		UtilizationGPU:    percent(h.Busy(samplePeriod)),
 		UtilizationMemory: percent(min(h.In.Busy(samplePeriod)+h.Out.Busy(samplePeriod)+h.Local.Busy(samplePeriod), samplePeriod)),
+		Instances:         uint32(len(dev.instances)),
 		PowerMilliwatts:   h.Power(), PowerLimitMilliwatts: h.PowerLimit(), EnergyMillijoules: h.Energy(), TemperatureC: h.Temperature(),
+	}
+	if i := dev.instance; i != nil {
+		// A GPU instance has one compute instance, and numbers of GPU instances begin at 1: 0 is the whole GPU's.
+		w.Parent, w.Number, w.GPUInstance, w.Slices = uint32(i.of.index+1), uint32(i.number), uint32(i.number+1), uint32(i.compute)
 	}
 	copy(w.Name[:len(w.Name)-1], dev.name)
 	return w, success
 }
 
-// DeviceProcesses are the processes with a context on a device.
+// DeviceProcesses are the processes with a context on a device, or on an instance of it.
 func (d *Driver) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32, wire.CUresult) {
 	if int(index) >= len(d.devices) {
 		return nil, 0, errInvalidDevice
@@ -62,17 +70,21 @@ func (d *Driver) DeviceProcesses(index, capacity uint32) ([]wire.Process, uint32
 		var busy time.Duration
 		here := false
 		for _, c := range p.contexts {
-			if c.dev == dev {
+			if c.dev == dev || c.dev.instance != nil && c.dev.instance.of == dev {
 				here = true
 				busy += c.channel.Busy(samplePeriod)
 			}
+		}
+		used := p.used[dev.index]
+		for _, part := range dev.instances {
+			used += p.used[part.index]
 		}
 		if !here {
 			continue
 		}
 		count++
 		if uint32(len(out)) < capacity {
-			out = append(out, wire.Process{PID: uint32(p.pid), UtilizationGPU: percent(busy), MemoryUsed: p.used[dev.index], SampleTime: now})
+			out = append(out, wire.Process{PID: uint32(p.pid), UtilizationGPU: percent(busy), MemoryUsed: used, SampleTime: now})
 		}
 	}
 	return out, count, success

@@ -13,7 +13,7 @@ import (
 // part is what a process may use of a device's compute units at the same time as others use the rest: all of them
 // unless its environment asks for less.
 //
-//	LGPU_SIM_UNITS=0-3,8                       these units, of every device
+//	LGPU_SIM_UNITS=0-3,8                       these units, of every device that the program sees
 //	LGPU_SIM_UNITS="0=0-3;GPU-6c67…=4-7"       these of a device (its number in the machine, or its UUID) and of another
 //	CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30       so many percent of each device's units, rounded down to at least one
 //
@@ -36,10 +36,10 @@ func (d *device) portion(percent float64) int {
 	return max(int(percent/100*float64(d.hw.Config.Units)+1e-9), 1)
 }
 
-// parseUnits reads LGPU_SIM_UNITS into parts, which are those of all devices.
-func (d *Driver) parseUnits(text string, parts []part) error {
+// parseUnits reads LGPU_SIM_UNITS into parts, which are those of all devices. Entries without a device are for the visible.
+func (d *Driver) parseUnits(text string, visible []*device, parts []part) error {
 	for _, entry := range strings.Split(text, ";") {
-		of := d.devices
+		of := visible
 		if name, rest, ok := strings.Cut(entry, "="); ok {
 			dev := d.named(strings.TrimSpace(name))
 			if dev == nil {

@@ -113,6 +113,7 @@ type Device struct {
 	// In and Out move between host and device, Local inside the device.
 	In, Out, Local *Mover
 
+	parts    []*Device // whose power is this one's
 	engine   *engine
 	busy     meter
 	unitTime meter // of all units together

@@ -21,12 +21,22 @@ const powerWindow = 100 * time.Millisecond
 // Energy is what the device has drawn since it was switched on, in millijoules. It is exact: units count by the device
 // time in which they had a block, and the rest by the time that has passed, whether or not the host kept up.
 func (d *Device) Energy() uint64 {
-	return millijoules(idlePower, d.Clock.powered()) + millijoules(unitPower, Time(d.unitTime.sum()))
+	units := d.unitTime.sum()
+	for _, part := range d.parts {
+		units += part.unitTime.sum()
+	}
+	return millijoules(idlePower, d.Clock.powered()) + millijoules(unitPower, Time(units))
 }
+
+// Divide says that other devices are parts of d: what their units draw, d draws. It is to be called before d is used.
+func (d *Device) Divide(parts []*Device) { d.parts = parts }
 
 // Power is what the device has drawn in the last tenth of a second, in milliwatts.
 func (d *Device) Power() uint32 {
 	units := d.unitTime.last(d.Clock.Now(), powerWindow)
+	for _, part := range d.parts {
+		units += part.unitTime.last(part.Clock.Now(), powerWindow)
+	}
 	return min(idlePower+uint32(unitPower*units/powerWindow), d.PowerLimit())
 }
 

@@ -39,3 +39,24 @@ func TestEnergy(t *testing.T) {
 		t.Errorf("a month at 700 W is %d mJ", got)
 	}
 }
+
+// TestDivided: what the parts of a device draw, it draws.
+func TestDivided(t *testing.T) {
+	all := machine(t, Config{Units: 4}, Config{Units: 2}, Config{Units: 1}).Devices
+	whole, part := all[0], all[1]
+	whole.Divide(all[1:])
+	dones := make(chan ending, 1)
+	g := &Grid{Program: fixed(300_000), Blocks: 2, Needs: Needs{Threads: 2048}, Ready: part.Clock.Now()}
+	g.Done = func(at Time, err error) { dones <- ending{at, err} }
+	if err := part.NewChannel().Submit(g); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "grid", dones)
+	worked := millijoules(unitPower, Time(part.unitTime.sum()))
+	if got, want := whole.Energy(), millijoules(idlePower, whole.Clock.powered())+worked; got != want || worked == 0 {
+		t.Errorf("the counter is %d mJ, want %d, of which %d are the part's", got, want, worked)
+	}
+	if got := whole.Power(); got < idlePower+2*unitPower-unitPower/10 || got > idlePower+2*unitPower+unitPower/10 {
+		t.Errorf("power %d mW", got)
+	}
+}

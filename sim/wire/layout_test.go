@@ -36,7 +36,8 @@ func TestLayouts(t *testing.T) {
 		"CUstreamBatchMemOpParams.Value": "waitValue.value64", "CUstreamBatchMemOpParams.Flags": "waitValue.flags",
 		"CUstreamBatchMemOpParams.Alias": "waitValue.alias", "lgpusim_device.UUID": "uuid", "lgpusim_device.PCIDomain": "pciDomain",
 		"lgpusim_device.PCIBus": "pciBus", "lgpusim_device.PCIDevice": "pciDevice", "lgpusim_device.PCIDeviceID": "pciDeviceId",
-		"lgpusim_device.CCMajor": "ccMajor", "lgpusim_device.CCMinor": "ccMinor", "lgpusim_device.UtilizationGPU": "utilizationGpu",
+		"lgpusim_device.GPUInstance": "gpuInstance",
+		"lgpusim_device.CCMajor":     "ccMajor", "lgpusim_device.CCMinor": "ccMinor", "lgpusim_device.UtilizationGPU": "utilizationGpu",
 		"lgpusim_process.PID": "pid", "lgpusim_process.UtilizationGPU": "utilizationGpu",
 		"lgpusim_turn.PID": "pid",
 	}

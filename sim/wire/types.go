@@ -258,6 +258,12 @@ type Device struct {
 	TemperatureC          uint32
 	ComputeMode           uint32
 	EnergyMillijoules     uint64 // since the device was switched on
+	Instances             uint32 // MIG instances that follow in the list of devices; 0: the device is not in MIG mode
+	Parent                uint32 // of a MIG instance: the number of the GPU in that list, and one; 0: it is no instance
+	Number                uint32 // of a MIG instance: among those of the GPU
+	GPUInstance           uint32 // of a MIG instance: its number; its only compute instance has number 0
+	Slices                uint32 // of a MIG instance: compute slices
+	_                     uint32
 }
 
 // Process is one process on one device as the management library shows it.

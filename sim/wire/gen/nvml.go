@@ -10,7 +10,7 @@ import (
 	"github.com/lgpu/lgpu/tenant/abi"
 )
 
-var body = regexp.MustCompile(`(?m)^(?:nvmlReturn_t |const char \*)(nvml\w+)\(|^(?:SAME|MEMBER|NOBODY)\((nvml\w+),`)
+var body = regexp.MustCompile(`(?m)^(?:nvmlReturn_t |const char \*)(nvml\w+)\(|^(?:SAME|MEMBER|GPU_MEMBER|NOBODY)\((nvml\w+),`)
 
 // nvmlExports writes the symbols of libnvidia-ml.so.1 that no hand-written file of dir has a body for, and the list of
 // all.
