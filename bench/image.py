@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """image: programs that are written to a disk and restored, and programs that move to another device.
 
-    python3 bench/image.py [--rows losses,again,move,full,start] [--gib N] [--rounds N] [--dir DIR] [--sim SHAPE] [--out FILE]
+    python3 bench/image.py [--rows losses,again,back,move,full,start] [--gib N] [--rounds N] [--dir DIR] [--sim SHAPE] [--out FILE]
 
     losses  a PyTorch training is written to a disk and ended, and restored: its losses must be those of one that nothing
             happened to. And one that moves to device 1 and back to 0, several times, while it trains
     again   a program with --gib of random data: an image of it, and a second one when 5 % of the data have changed
+    back    a program with --gib of random data is written to a disk and ended, and restored from the page cache; with --before
+            LGPU in turn with another build of lgpu, whose liblgpu must be the same
     move    a program with --gib of random data moves from device 0 to device 1 and back: how long it stands still
     full    an image is restored while another program has the device's memory, and when that has ended
     start   a server with --gib of weights, PyTorch with transformers: from the start of its process to its first answer, beside the
@@ -74,7 +76,7 @@ class Restored(Program):
         found = {}
         for line in self.said().splitlines():
             words = line.split()
-            if len(words) == 3 and words[2] == "ms":
+            if len(words) == 3 and words[2] == "ms" and words[0] != "total":
                 found[words[0]] = float(words[1]) / 1000
         return found
 
@@ -150,6 +152,36 @@ def again(b, options, size):
             name, said["written"] / GIB, 100 * said["written"] / size, said["seconds"], said["paused"], table(said["phases"]), bad), flush=True)
         b.report("again", name=name, bytes=size, bad=bad, **said)
     p.close()
+
+
+def back(b, options, size):
+    own, builds = b.lgpu, {"": b.lgpu}
+    if options.before:
+        builds = {" (%s)" % options.before: options.before, "": b.lgpu}
+    print("\n| %.3g GiB of random data | written, s | phases of the last one, s | restored, s | phases of the last one, s | wrong pieces |\n|%s"
+          % (size / GIB, "---|" * 6))
+    for way, ways in WAYS.items():
+        got = {build: {"away": [], "back": [], "bad": 0} for build in builds}
+        for _ in range(options.rounds):
+            for build, b.lgpu in builds.items():
+                directory, g = os.path.join(options.dir, "back"), got[build]
+                p = Random(b, ways, size, size)
+                away = image(b, p, directory, "--stop")
+                p.proc.wait()
+                cache(directory)
+                p = Restored(b, directory)
+                g["bad"] += p.ask()["bad"]
+                phases = p.phases()
+                p.close()
+                shutil.rmtree(directory)
+                g["away"].append(away["seconds"])
+                g["back"].append(sum(phases.values()))
+                g["phases"] = table(away["phases"]), table(phases)
+                b.report("back", way=way, build=build, bytes=size, away=away, back=phases)
+        b.lgpu = own
+        for build, g in got.items():
+            print("| %s%s | %s | %s | %s | %s | %d |" % (
+                way, build, spread(g["away"]), g["phases"][0], spread(g["back"]), g["phases"][1], g["bad"]), flush=True)
 
 
 def move(b, options, size):
@@ -246,6 +278,7 @@ def main():
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=2)
     ap.add_argument("--dir", help="where images are written (default: a new folder, which is removed)")
+    ap.add_argument("--before", metavar="LGPU", help="another build of lgpu for the row back")
     ap.add_argument("--sim", help="shape of a software GPU")
     ap.add_argument("--out")
     ap.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -261,8 +294,8 @@ def main():
     devices = json.loads(subprocess.check_output([b.lgpu, "devices", "--json"]))["devices"]
     options.devices, options.memory = len(devices), devices[0]["memory.capacity"]
     some.close()
-    rows = {"losses": lambda: losses(b, options), "again": lambda: again(b, options, size), "move": lambda: move(b, options, size),
-            "full": lambda: full(b, options, size), "start": lambda: start(b, options, size)}
+    rows = {"losses": lambda: losses(b, options), "again": lambda: again(b, options, size), "back": lambda: back(b, options, size),
+            "move": lambda: move(b, options, size), "full": lambda: full(b, options, size), "start": lambda: start(b, options, size)}
     failed = False
     try:
         for row in options.rows.split(","):

@@ -351,11 +351,11 @@ class Bench:
         return [sum(s[what] for s in stats if s) for what in ("evicted", "clean")]
 
     def warm(self, size):
-        """Until the daemon has made host memory for all of size."""
-        for _ in range(1200):
-            if self.copies() >= size:
-                return
+        """Until the daemon has made host memory for all of size, or as much as it may."""
+        made = [self.copies()]
+        while made[-1] < size and (len(made) < 40 or made[-1] > made[-40]):
             time.sleep(0.05)
+            made.append(self.copies())
 
     def report(self, row, **values):
         if self.options.out:
@@ -536,11 +536,20 @@ def together(some, what):
     return [s["ran"] for s in said], sum(s["bad"] for s in said), time.perf_counter() - began
 
 
-def turns(b, budget):
+# Rows of turns by the names of --turns: what is printed, how many programs, each one's part of the budget, the length of
+# turns and the work of all, in swaps, and what --budget is divided by.
+TURNS = {"fit": ("two of 30/64", 2, 30 / 64, 0, 20, 1), "40": ("two of 40/64", 2, 40 / 64, 4, 24, 1),
+         "23": ("two of 90 %", 2, 0.9, 23, 69, 1), "8": ("two of 90 %", 2, 0.9, 8, 24, 1), "4": ("two of 90 %", 2, 0.9, 4, 12, 1),
+         "four": ("four of 28/32 of half", 4, 28 / 32, 0, 640, 2)}
+
+
+def turns(b, budget, some_of):
+    if unknown := set(some_of) - set(TURNS):
+        sys.exit("--turns: no %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(TURNS)))
     print("\n| turns, %.3g GiB for all | slice, s | time over serial | not hidden, of a swap | GiB moved | shares | wrong blocks |\n|%s"
           % (budget / GIB, "---|" * 7))
 
-    def row(name, count, part, slices, work, budget=budget):
+    def row(name, count, part, slices, work, budget):
         size = int(budget * part) // (4 * MIB) * 4 * MIB
         some = []
         try:
@@ -574,11 +583,8 @@ def turns(b, budget):
                 p.close()
             b.lgpu_call("set", "/", "memory.budget=default", "slice.max=default", "slice.min=default")
 
-    row("two of 30/64", 2, 30 / 64, 0, 20)
-    row("two of 40/64", 2, 40 / 64, 4, 24)
-    for slices in (23, 8, 4):
-        row("two of 90 %", 2, 0.9, slices, 3 * slices)
-    row("four of 28/32 of half", 4, 28 / 32, 0, 160, budget // 2)
+    for which in some_of:
+        row(*TURNS[which][:5], budget=budget // TURNS[which][5])
 
 
 def costs(b, rounds):
@@ -654,6 +660,7 @@ def main():
     ap.add_argument("--gib", type=float, default=16)
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--budget", type=float, default=32, help="GiB that the rows servers and turns leave for all")
+    ap.add_argument("--turns", default=",".join(TURNS), help="which of the row turns, by commas: %s" % ", ".join(TURNS))
     ap.add_argument("--pause", type=float, default=1.5, help="seconds between two calls of the row servers: who is idle gives way")
     ap.add_argument("--times", type=int, default=1000, help="of the row again")
     ap.add_argument("--sim", help="shape of a software GPU")
@@ -670,7 +677,7 @@ def main():
             "link": lambda: links(b, min(size, 4 * GIB)),
             "cold": lambda: cold(b, size), "again": lambda: again(b, options.times), "cost": lambda: costs(b, options.rounds), "train": lambda: trains(b),
             "allocators": lambda: allocators(b),
-            "turns": lambda: turns(b, int(options.budget * GIB)),
+            "turns": lambda: turns(b, int(options.budget * GIB), options.turns.split(",")),
             "servers": lambda: servers(b, size, int(options.budget * GIB), options.rounds, options.pause)}
     print("| | seconds | GB/s | wrong pieces |\n|---|---|---|---|", flush=True)
     for row in options.rows.split(","):

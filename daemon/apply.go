@@ -221,7 +221,7 @@ func (n *Daemon) limitsOf(dir limits.Directory, devices []gpu.UUID) tenant.Limit
 			if device.UUID != uuid {
 				continue
 			}
-			d.Physical = device.Memory
+			d.Physical, d.Instance = device.Memory, bit(device.MIG())
 			e, ok := dir.Device(device.Identity())
 			if !ok {
 				continue

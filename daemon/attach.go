@@ -390,12 +390,12 @@ func (n *Daemon) keep(p *plan, before []gpu.UUID) (devices []gpu.Device, err err
 
 // fits returns why an lgpu cannot have the devices of the plan; before are those that it has.
 func (p *plan) fits(before []gpu.UUID) error {
-	switch mig := slices.IndexFunc(p.devices, gpu.Device.MIG); {
+	switch apart := gpu.Together(p.devices); {
 	case len(p.devices) > region.MaxDevices:
 		return devicesError(ErrInvalid, "choose some of them", "%d devices; one lgpu spans at most %d", len(p.devices),
 			region.MaxDevices)
-	case mig >= 0 && len(p.devices) > 1:
-		return devicesError(ErrInvalid, "choose one of them", "a program can use one MIG instance and nothing beside it")
+	case apart != nil:
+		return devicesError(ErrInvalid, "choose one of them", "%w", apart)
 	case p.spatial && len(p.devices) > 1:
 		return &Error{Class: ErrInvalid, Field: "spatial", Remedy: "choose one device",
 			Reason: "an lgpu on a device in spatial mode has that device alone"}

@@ -17,6 +17,7 @@ import (
 	"github.com/lgpu/lgpu/daemon/cdi"
 	"github.com/lgpu/lgpu/gpu"
 	"github.com/lgpu/lgpu/internal/contain"
+	"github.com/lgpu/lgpu/internal/fence"
 	"github.com/lgpu/lgpu/policy/limits"
 	"github.com/lgpu/lgpu/sim/wire"
 )
@@ -181,7 +182,7 @@ func (c *containers) describe(dir limits.Directory, kits map[string]*kit) (cdi.D
 		return cdi.Device{}, err
 	}
 	c.doors[dir.ID] = true
-	devices, shape, err := c.devices(dir.ID)
+	devices, shape, err := c.devices(dir.ID, dir.Path)
 	if err != nil {
 		return cdi.Device{}, err
 	}
@@ -246,22 +247,32 @@ func (c *containers) outfit(d *device) *kit {
 const tool = "/usr/bin/nvidia-smi"
 
 // devices are those that an lgpu has or will have, and its software GPU's shape.
-func (c *containers) devices(id uint64) (devices []*device, shape string, err error) {
+func (c *containers) devices(id uint64, path string) (devices []*device, shape string, err error) {
 	record, _ := c.daemon.lgpus.record(id)
 	shape = record.Sim
 	for _, d := range c.daemon.inventory.present() {
 		if d.origin.shape != shape || d.Partitioned || len(record.Devices) > 0 && !slices.Contains(record.Devices, d.UUID) {
 			continue
 		}
-		if d.MIG() {
-			return nil, "", errors.New("a MIG instance cannot be given to a container yet")
-		}
 		devices = append(devices, d)
 	}
 	if len(devices) == 0 {
 		return nil, "", fmt.Errorf("its devices are not there: %w", ErrNoDevice)
 	}
+	all := make([]gpu.Device, len(devices))
+	for i, d := range devices {
+		all[i] = d.Device
+	}
+	if gpu.Together(all) != nil {
+		return nil, "", oneInstance(path)
+	}
 	return devices, shape, nil
+}
+
+// oneInstance is for who wants to use an lgpu that was given no device and could have several, among them a MIG instance.
+func oneInstance(path string) error {
+	return fmt.Errorf("%w; give the lgpu one of its devices: lgpu run --group %s --name %s --device DEVICE -- true", gpu.ErrInstances,
+		filepath.Dir(path), nameOf(path))
 }
 
 // common are the driver's device files that every CUDA program needs.
@@ -276,13 +287,32 @@ func nodesOf(devices []*device) ([]cdi.Node, error) {
 		}
 	}
 	for _, d := range devices {
-		path, err := deviceFile(d.Device)
+		paths, err := deviceFiles(d.Device)
 		if err != nil {
 			return nil, err
 		}
-		nodes = append(nodes, cdi.Node{Path: path})
+		for _, path := range paths {
+			nodes = append(nodes, cdi.Node{Path: path})
+		}
 	}
 	return nodes, nil
+}
+
+// deviceFiles are the device files of a device, beside common: of a MIG instance its GPU's, and those that give access to it.
+func deviceFiles(d gpu.Device) ([]string, error) {
+	if !d.MIG() {
+		path, err := deviceFile(d)
+		return []string{path}, err
+	}
+	if d.GPUInstance < 0 || d.ComputeInstance < 0 {
+		return nil, fmt.Errorf("device %s: the driver does not say which MIG instance it is, and so which files are its", d.Short())
+	}
+	paths, err := fence.Own(fence.Owned{GPU: d.Parent.String(),
+		Instance: &fence.Instance{GPU: uint32(d.GPUInstance), Compute: uint32(d.ComputeInstance)}})
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", d.Short(), err)
+	}
+	return paths, nil
 }
 
 // deviceFile is the device file of a GPU.

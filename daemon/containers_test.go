@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/lgpu/lgpu/daemon/cdi"
 	"github.com/lgpu/lgpu/daemon/tenant"
+	"github.com/lgpu/lgpu/gpu"
+	"github.com/lgpu/lgpu/gpu/gputest"
 	"github.com/lgpu/lgpu/policy/limits"
 )
 
@@ -95,5 +98,55 @@ func TestIdleBesideOffers(t *testing.T) {
 		case <-end:
 			t.Fatal("the daemon does not leave")
 		}
+	}
+}
+
+// TestInstances: a container has one MIG instance, and of an lgpu that has several, or was given none, one learns what to do. Its
+// files are the GPU's and its own.
+func TestInstances(t *testing.T) {
+	whole := gpu.Device{UUID: gpu.UUID{1}, Name: "Fake GPU", Memory: 16 << 30, Units: 14, Node: "195:0", Partitioned: true}
+	all := []gpu.Device{whole}
+	for i := range 2 {
+		all = append(all, gpu.Device{UUID: gpu.UUID{2, byte(i)}, Index: i, Name: "Fake GPU MIG 1g.2gb", Memory: 2 << 30, Units: 2,
+			Parent: whole.UUID, GPUInstance: i + 1, ComputeInstance: 0})
+	}
+	r := start(t, Config{Inventories: []gpu.Inventory{gputest.New(all...)}})
+	for path, devices := range map[string][]gpu.UUID{"/one": {all[2].UUID}, "/none": nil} {
+		d, err := r.Create(t.Context(), CreateSpec{Path: path, Devices: devices})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, shape, err := r.containers.devices(d.ID, path)
+		switch {
+		case devices != nil && (err != nil || shape != "" || len(found) != 1 || found[0].UUID != all[2].UUID):
+			t.Errorf("%s has %v, %q, %v", path, found, shape, err)
+		case devices == nil && (!errors.Is(err, gpu.ErrInstances) ||
+			!strings.Contains(err.Error(), "lgpu run --group / --name none --device DEVICE")):
+			t.Errorf("%s has %v, %q, %v", path, found, shape, err)
+		}
+		if devices == nil {
+			_, _, err := r.resolver.devicesFor(limits.Directory{ID: d.ID, Path: path}, "")
+			var refused *tenant.Refusal
+			if !errors.As(err, &refused) || refused.Errno != unix.EINVAL {
+				t.Errorf("a process of %s: %v", path, err)
+			}
+		}
+	}
+	if name := r.journal.device(all[2].UUID); name != "MIG-02010000-0000-0000-0000-000000000000" {
+		t.Errorf("the log calls an instance %s", name)
+	}
+	if name := r.journal.device(gpu.UUID{3}); name != "GPU-03000000-0000-0000-0000-000000000000" {
+		t.Errorf("the log calls a device that is gone %s", name)
+	}
+	if _, err := r.Create(t.Context(), CreateSpec{Path: "/two", Devices: uuidsOf(all[1:])}); !errors.Is(err, gpu.ErrInstances) {
+		t.Errorf("two instances: %v", err)
+	}
+	if _, err := r.Create(t.Context(), CreateSpec{Path: "/whole", Devices: uuidsOf(all[:1])}); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("a GPU in MIG mode: %v", err)
+	}
+	numberless := all[1]
+	numberless.GPUInstance = -1
+	if _, err := deviceFiles(numberless); err == nil || !strings.Contains(err.Error(), "which MIG instance") {
+		t.Errorf("an instance without a number: %v", err)
 	}
 }

@@ -97,7 +97,12 @@ func (n *Daemon) Remove(ctx context.Context, by limits.Author, path string) erro
 
 // has returns why an lgpu cannot be created with these devices: each is to be there, once, and of the software GPU's shape.
 func (v *inventory) has(shape string, devices []gpu.UUID) error {
-	usable := uuidsOf(v.usable(shape))
+	there := v.usable(shape)
+	usable := uuidsOf(there)
+	named := slices.DeleteFunc(there, func(d gpu.Device) bool { return !slices.Contains(devices, d.UUID) })
+	if err := gpu.Together(named); err != nil {
+		return devicesError(ErrInvalid, "name one of them", "%w", err)
+	}
 	for i, uuid := range devices {
 		invalid := Error{Class: ErrInvalid, Field: "devices", Value: uuid.String(), Remedy: "lgpu devices lists those there are"}
 		switch {

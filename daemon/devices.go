@@ -271,6 +271,7 @@ func (v *inventory) publish() error {
 	}
 	v.all = now
 	v.seenMu.Unlock()
+	v.daemon.journal.know(now)
 	v.meterLocked()
 	parts := make([]limits.Device, 0, len(now))
 	for _, device := range now {
@@ -569,6 +570,15 @@ func (v *inventory) device(uuid gpu.UUID) *device {
 		}
 	}
 	return nil
+}
+
+// short is a device's name for people: as much of its identity as tells it from others. Of one that is not there it is that of a
+// GPU. It may be called where device may.
+func (v *inventory) short(uuid gpu.UUID) string {
+	if d := v.device(uuid); d != nil {
+		return d.Short()
+	}
+	return uuid.Short()
 }
 
 // devicesOf returns the devices of an origin.

@@ -84,7 +84,7 @@ func (i *imageFiles) await(ctx context.Context, id uint64, devices []gpu.UUID) e
 			}
 			_, why, _ := r.of(id, uuid, 0)
 			if why != "" {
-				return false, fmt.Errorf("its memory does not leave device %s: %s", uuid.Short(), why)
+				return false, fmt.Errorf("its memory does not leave device %s: %s", r.daemon.inventory.short(uuid), why)
 			}
 			return false, nil
 		}

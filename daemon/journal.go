@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lgpu/lgpu/daemon/eventlog"
@@ -21,6 +22,7 @@ type journal struct {
 	log    *slog.Logger
 	disk   *eventlog.Log[Event] // nil where nothing is kept
 	source source[Event]
+	names  atomic.Pointer[map[gpu.UUID]string] // of devices, as their vendor writes them
 
 	mu      sync.Mutex // guards the fields below
 	seq     uint64
@@ -255,12 +257,29 @@ func (j *journal) write(e Event) {
 		attributes = append(attributes, "path", e.Path)
 	}
 	if e.Device != nil {
-		attributes = append(attributes, "device", e.Device.String())
+		attributes = append(attributes, "device", j.device(*e.Device))
 	}
 	if e.PID != 0 {
 		attributes = append(attributes, "pid", e.PID, "uid", e.UID)
 	}
 	j.log.Log(context.Background(), level, e.Text, attributes...)
+}
+
+// know has devices written by their names from now on.
+func (j *journal) know(devices []*device) {
+	names := make(map[gpu.UUID]string, len(devices))
+	for _, d := range devices {
+		names[d.UUID] = d.Identity()
+	}
+	j.names.Store(&names)
+}
+
+// device is the name of a device, also of one that is gone.
+func (j *journal) device(uuid gpu.UUID) string {
+	if names := j.names.Load(); names != nil && (*names)[uuid] != "" {
+		return (*names)[uuid]
+	}
+	return uuid.String()
 }
 
 // EventRange says which events somebody wants.

@@ -130,7 +130,7 @@ func (o *observer) overran(id uint64, uuid gpu.UUID) {
 	o.daemon.journal.emit(Event{
 		Kind: DrainOverrun, Path: path, ID: id, Device: &uuid,
 		Text: fmt.Sprintf("%s keeps device %s beyond the end of its turn; others run beside it, and it is charged",
-			path, uuid.Short()),
+			path, o.daemon.inventory.short(uuid)),
 	})
 }
 
@@ -140,7 +140,7 @@ func (o *observer) resliced(id uint64, uuid gpu.UUID, pid int, found time.Durati
 	o.daemon.journal.emit(Event{
 		Kind: PoliceSlice, Path: path, ID: id, Device: &uuid, PID: pid,
 		Text: fmt.Sprintf("process %d of %s has set itself a time slice of %v on device %s; it is put back, and "+
-			"the time is charged", pid, path, found, uuid.Short()),
+			"the time is charged", pid, path, found, o.daemon.inventory.short(uuid)),
 	})
 }
 
@@ -150,7 +150,7 @@ func (o *observer) stayed(id uint64, uuid gpu.UUID, turn, slice time.Duration) {
 	o.daemon.journal.emit(Event{
 		Kind: PoliceSlice, Path: path, ID: id, Device: &uuid,
 		Text: fmt.Sprintf("%s keeps device %s for %v at a time while others have work, although it is to give way after %v; "+
-			"all take turns there for a minute", path, uuid.Short(), turn.Round(10*time.Microsecond), slice),
+			"all take turns there for a minute", path, o.daemon.inventory.short(uuid), turn.Round(10*time.Microsecond), slice),
 	})
 }
 

@@ -377,10 +377,10 @@ func (r *Releases) hindrances(dir limits.Directory, l *released) (found []checkp
 			continue
 		}
 		if d.MIG() {
-			found = append(found, checkpoint.Found{Process: l.Processes[0].PID, Hindrance: checkpoint.MIG, Name: d.UUID.Short()})
+			found = append(found, checkpoint.Found{Process: l.Processes[0].PID, Hindrance: checkpoint.MIG, Name: d.Short()})
 		}
 		if n.modes.Settled(d.UUID, modeOf(true)) {
-			found = append(found, checkpoint.Found{Process: l.Processes[0].PID, Hindrance: checkpoint.MPS, Name: d.UUID.Short()})
+			found = append(found, checkpoint.Found{Process: l.Processes[0].PID, Hindrance: checkpoint.MPS, Name: d.Short()})
 		}
 	}
 	return found

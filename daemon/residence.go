@@ -243,6 +243,9 @@ func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Mess
 		d.away = false
 		r.welcome(of, device)
 	}
+	if m.Flags&protocol.FlagAsOf != 0 && !r.policy.Latest(of.id, d.uuid, m.ID) {
+		return
+	}
 	why := uint64(0)
 	if m.Flags&protocol.FlagRefused != 0 {
 		why = max(m.Extra, 1)
@@ -641,7 +644,7 @@ func (r *residence) watch(now time.Time) (next time.Time) {
 }
 
 // bit is 1 for true.
-func bit(on bool) uint64 {
+func bit(on bool) uint32 {
 	if on {
 		return 1
 	}

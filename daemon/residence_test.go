@@ -414,6 +414,28 @@ func TestClientThatLies(t *testing.T) {
 	r.gpus.SetFacts(a.devices[0], gpu.Facts{})
 }
 
+// What is resident in the midst of a move is less than what is held, though nothing was freed: said when the move is over, it
+// changes nothing. What is said after that does.
+func TestFreedAsOf(t *testing.T) {
+	r, a := managedRig(t, Config{})
+	f := r.client(t, a, nil)
+	r.need(f, 0, 0)
+	r.need(f, 0, 3*mib)
+	latest := f.await(protocol.Keep)
+	for _, c := range []struct{ asOf, comesBack uint64 }{{latest.Serial - 1, 3 * mib}, {0, 3 * mib}, {0, mib}} {
+		if c.comesBack == mib {
+			c.asOf = latest.Serial
+		}
+		r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Flags: protocol.FlagAsOf, ID: c.asOf, Value: mib}, -1)
+		r.write(t, "/m", "memory.suspend", "1")
+		f.awaitLevel(func(level uint64) bool { return level == 0 })
+		r.write(t, "/m", "memory.suspend", "0")
+		if latest = f.await(protocol.Keep); latest.Value != c.comesBack {
+			t.Errorf("as of %d %d bytes come back; want %d", c.asOf, latest.Value, c.comesBack)
+		}
+	}
+}
+
 // A client whose work does not end keeps its memory and goes on, and is asked again later; others wait.
 func TestClientThatDoesNotDrain(t *testing.T) {
 	r, a, b := rivals(t, "4GiB")

@@ -223,8 +223,12 @@ func (r *resolver) devicesFor(dir limits.Directory, shape string) (devices []gpu
 	} else {
 		devices, held, err = r.daemon.inventory.claimFree(devices, shape)
 	}
-	if errors.Is(err, ErrBusy) {
+	switch {
+	case errors.Is(err, ErrBusy):
 		err = refusal(unix.EBUSY, "%s: %v", dir.Path, err)
+	case err == nil && gpu.Together(devices) != nil:
+		held.release()
+		return nil, nil, refusal(unix.EINVAL, "%s: %v", dir.Path, oneInstance(dir.Path))
 	}
 	return devices, held, err
 }

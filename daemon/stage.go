@@ -101,7 +101,7 @@ func (r *residence) fail(of *holding, device int, why string) {
 	r.daemon.journal.emit(Event{
 		Kind: ResidenceFailed, Path: path, ID: of.id.LGPU, Device: &uuid, PID: of.peer.PID, UID: of.peer.UID,
 		Text: fmt.Sprintf("memory of process %d (%s) of %s on device %s is not where it should be: %s", of.peer.PID,
-			of.peer.Comm, path, uuid.Short(), why),
+			of.peer.Comm, path, r.daemon.inventory.short(uuid), why),
 	})
 }
 
@@ -155,7 +155,7 @@ func (r *residence) tellUnfit(id uint64, l *managed, devices []*device) {
 			path := r.daemon.pathOf(id)
 			r.daemon.journal.emit(Event{
 				Kind: ResidenceFailed, Path: path, ID: id, Device: &d.UUID,
-				Text: fmt.Sprintf("%s cannot come back to device %s: %s", path, d.UUID.Short(), r.tooSmall(d.UUID, budget)),
+				Text: fmt.Sprintf("%s cannot come back to device %s: %s", path, d.Short(), r.tooSmall(d.UUID, budget)),
 			})
 		}
 		l.unfit[d.UUID] = unfit
@@ -168,7 +168,7 @@ func (r *residence) refuse(of *holding, uuid gpu.UUID) {
 	r.daemon.journal.emit(Event{
 		Kind: ResidenceFailed, Path: path, ID: of.id.LGPU, Device: &uuid, PID: of.peer.PID, UID: of.peer.UID,
 		Text: fmt.Sprintf("process %d (%s) of %s was refused memory of device %s: with what other lgpus keep there it would be more "+
-			"than memory.budget", of.peer.PID, of.peer.Comm, path, uuid.Short()),
+			"than memory.budget", of.peer.PID, of.peer.Comm, path, r.daemon.inventory.short(uuid)),
 	})
 }
 
@@ -181,7 +181,7 @@ func (r *residence) keepOut(of *holding, uuid gpu.UUID, unfit, budget uint64) {
 	r.daemon.journal.emit(Event{
 		Kind: ResidenceFailed, Path: path, ID: of.id.LGPU, Device: &uuid, PID: of.peer.PID, UID: of.peer.UID,
 		Text: fmt.Sprintf("process %d (%s) of %s was refused a context on device %s, %s: %s",
-			of.peer.PID, of.peer.Comm, path, uuid.Short(), why, r.tooSmall(uuid, budget)),
+			of.peer.PID, of.peer.Comm, path, r.daemon.inventory.short(uuid), why, r.tooSmall(uuid, budget)),
 	})
 }
 

@@ -21,10 +21,10 @@ func TestEveryLaunchPassesTheGate(t *testing.T) {
 	for _, step := range []struct {
 		name     string
 		launches uint64
-		least    float64 // seconds of device time; what the launch itself cost the program is taken off
+		least    float64 // seconds of device time
 	}{
-		{"nothing", 0, 0}, {"kernel", 3, 0.003}, {"default-stream", 1, 0.001}, {"per-thread-stream", 1, 0.001}, {"ex", 1, 0.001},
-		{"cooperative", 1, 0.001}, {"capture", 0, 0}, {"failed-capture", 0, 0}, {"graph", 2, 0.01}, {"refused", anyNumber, 0},
+		{"nothing", 0, 0}, {"kernel", 3, 0.06}, {"default-stream", 1, 0.02}, {"per-thread-stream", 1, 0.02}, {"ex", 1, 0.02},
+		{"cooperative", 1, 0.02}, {"capture", 0, 0}, {"failed-capture", 0, 0}, {"graph", 2, 0.2}, {"refused", anyNumber, 0},
 		{"mutual", 4, 0}, {"destroyed-context", 1, 0.05}, {"after", 1, 0},
 	} {
 		if before := c.until(step.name); len(before) != 0 {
@@ -36,7 +36,9 @@ func TestEveryLaunchPassesTheGate(t *testing.T) {
 		if counted != step.launches && step.launches != anyNumber {
 			t.Errorf("%s: %d launches were counted, not %d", step.name, counted, step.launches)
 		}
-		if charged < 0.9*step.least || (charged > 0) != (counted > 0) && step.launches != anyNumber {
+		// Up to an eighth is taken off, for what the launch cost the program; and when work ended between two looks of the gate
+		// is an estimate, so far apart as a busy host lets them be.
+		if charged < 0.75*step.least || (charged > 0) != (counted > 0) && step.launches != anyNumber {
 			t.Errorf("%s: %v s were charged for %d launches that take %v s", step.name, charged, counted, step.least)
 		}
 		if _, err := io.WriteString(c.in, "go\n"); err != nil {

@@ -360,7 +360,7 @@ func checkpointFails(t *testing.T, options []string) {
 		"disk is full":      {`head -c 150M /dev/zero >"$folder/full" || true; exec "$criu" "$@"`, "its program goes on", false, false},
 		"command is killed": {`kill -KILL $lgpu; exec "$criu" "$@"`, "", false, false},
 		"daemon is killed":  {`kill -KILL $daemon; exec "$criu" "$@"`, "", true, false}, // it may come back meanwhile, and cannot be dumped then
-		"program is killed": {`kill -KILL $tide; exec "$criu" "$@"`, "", false, true},
+		"program is killed": {`kill -KILL $tide; exec "$criu" "$@"`, "its program has ended", false, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			p, folder := imagePlace(t)

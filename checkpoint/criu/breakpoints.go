@@ -2,6 +2,7 @@ package criu
 
 import (
 	"encoding/binary"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -40,3 +41,11 @@ var breakpoints = sync.OnceValue(func() bool {
 	_, err = unix.Read(fd, count[:])
 	return err == nil && binary.NativeEndian.Uint64(count[:]) > 0
 })
+
+// environment is that of a CRIU: nil where it is this process's own.
+func environment() []string {
+	if breakpoints() {
+		return nil
+	}
+	return append(os.Environ(), withoutBreakpoints)
+}

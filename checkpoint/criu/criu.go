@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,13 +93,13 @@ func Installed(ctx context.Context) (Program, error) {
 
 // Version asks for the version.
 func (p Program) Version(ctx context.Context) (Version, error) {
-	a, err := p.ask(ctx, "version", requestVersion, plain(), place{})
+	a, err := p.ask(ctx, "version", requestVersion, plain(), place{}, nil)
 	return a.version, err
 }
 
 // Features asks what CRIU can do with this kernel. It needs the rights of root.
 func (p Program) Features(ctx context.Context) (Features, error) {
-	a, err := p.ask(ctx, "features", requestFeatures, plain(), place{})
+	a, err := p.ask(ctx, "features", requestFeatures, plain(), place{}, nil)
 	return a.features, err
 }
 
@@ -179,36 +180,26 @@ const maxAnswer = 64 << 10
 // firstInherited is the number of the first of a command's extra files.
 const firstInherited = 3
 
-// ask starts CRIU in a place, sends it a request and returns its answer. Files become descriptors from firstInherited+1 on.
-func (p Program) ask(ctx context.Context, action string, kind int64, options message, at place, files ...*os.File) (answer, error) {
-	return p.askAndHear(ctx, action, kind, options, at, nil, files...)
-}
-
-// askAndHear is ask for a request with notices, of which hear is told. Its error ends the request, and is returned.
-func (p Program) askAndHear(ctx context.Context, action string, kind int64, options message, at place, hear func(notice string) error,
+// ask starts CRIU in a place, sends it a request and returns its answer. Files become descriptors from firstInherited+1 on. hear
+// is called with CRIU's notices, and may be nil.
+func (p Program) ask(ctx context.Context, action string, kind int64, options message, at place, hear func(notice string) error,
 	files ...*os.File) (answer, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	own, its, err := connection(action)
 	if err != nil {
-		return answer{}, fmt.Errorf("criu %s: make a socket: %w", action, err)
+		return answer{}, err
 	}
-	if err := unix.SetNonblock(pair[0], true); err != nil { // so that reading can be interrupted
-		return answer{}, errors.Join(fmt.Errorf("criu %s: %w", action, err), unix.Close(pair[0]), unix.Close(pair[1]))
-	}
-	own, its := os.NewFile(uintptr(pair[0]), "criu"), os.NewFile(uintptr(pair[1]), "criu's end")
 	defer own.Close()
-	c := exec.CommandContext(ctx, p.Path, "swrk", strconv.Itoa(firstInherited))
-	contain(c)
-	if !breakpoints() {
-		c.Env = append(os.Environ(), withoutBreakpoints)
+	command := []string{p.Path, "swrk", strconv.Itoa(firstInherited)}
+	if kind == requestDump {
+		command = slices.Concat(deaf, command)
 	}
-	c.SysProcAttr.Setpgid = kind != requestRestore // what is restored is to be in the group of this process
+	c := exec.CommandContext(ctx, command[0], command[1:]...)
+	contain(c)
+	c.Env = environment()
 	answered, kill := make(chan struct{}), c.Cancel
 	c.Cancel = func() error {
-		switch kind {
-		case requestDump:
+		if kind == requestDump {
 			giveUp(c.Process, answered)
-		case requestRestore: // what it has started is left to sweep, which finds it by its parent
-			return errors.Join(own.SetDeadline(time.Now()), c.Process.Kill())
 		}
 		return errors.Join(own.SetDeadline(time.Now()), kill())
 	}
@@ -219,20 +210,42 @@ func (p Program) askAndHear(ctx context.Context, action string, kind int64, opti
 	if err := errors.Join(err, its.Close()); err != nil {
 		return answer{}, fmt.Errorf("criu %s: start %s: %w", action, p.Path, err)
 	}
+	if kind == requestDump {
+		shelter(c.Process.Pid)
+	}
 	waited := make(chan error, 1)
 	go func() {
+		for errors.Is(unix.Waitid(unix.P_PID, c.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		}
+		_ = kill() // what it has left, if it was killed; its number is not given away before Wait
 		waited <- c.Wait()
 		noMore(own)
 	}()
 	a, heard, err := exchange(own, request(kind, options), hear)
 	close(answered)
 	_ = own.Close() // it waits for further requests until then
-	ended := <-waited
+	return conclude(ctx, action, kind, a, heard, err, <-waited, &said)
+}
+
+// connection makes the two ends of a socket over which CRIU is asked.
+func connection(action string) (own, its *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("criu %s: make a socket: %w", action, err)
+	}
+	if err := unix.SetNonblock(pair[0], true); err != nil { // so that reading can be interrupted
+		return nil, nil, errors.Join(fmt.Errorf("criu %s: %w", action, err), unix.Close(pair[0]), unix.Close(pair[1]))
+	}
+	return os.NewFile(uintptr(pair[0]), "criu"), os.NewFile(uintptr(pair[1]), "criu's end"), nil
+}
+
+// conclude is the answer to a request, or its error: heard and err as exchange returns them, and how CRIU has ended.
+func conclude(ctx context.Context, action string, kind int64, a answer, heard, err, ended error, said *tail) (answer, error) {
 	switch {
 	case heard != nil:
 		return answer{}, heard
 	case err != nil && ctx.Err() != nil:
-		return answer{}, hung(action, ctx, &said)
+		return answer{}, hung(action, ctx, said)
 	case err != nil && ended != nil:
 		err = fmt.Errorf("it ended without an answer: %w", ended)
 		fallthrough
@@ -252,8 +265,8 @@ func (p Program) askAndHear(ctx context.Context, action string, kind int64, opti
 	return a, e
 }
 
-// noMore ends the reading of a socket once what has come is read: what CRIU has started has its end open, too, and may outlive
-// it.
+// noMore ends what goes over a socket; what has come can be read still. To close it would not do where others have its end open,
+// too, such as what CRIU has started, which may outlive it.
 func noMore(socket *os.File) {
 	raw, err := socket.SyscallConn()
 	if err == nil {

@@ -3,7 +3,6 @@ package criu
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -32,12 +31,52 @@ func TestMain(m *testing.M) {
 			unix.CloseOnExec(fd)
 		}
 	}
+	if os.Getenv(workVariable) != "" {
+		work()
+	}
+	if len(os.Args) > 1 && os.Args[1] == keeping {
+		if err := Keep(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(insideVariable) != "" {
 		found, err := Outside([]int{os.Getpid()}, nil, false)
 		fmt.Println(checkpoint.Admit(nil, found, nil), err)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// keeping is the argument with which this program is a keeper.
+const keeping = "keep"
+
+// keeperCommand is the command of one.
+func keeperCommand(t *testing.T) []string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{self, keeping}
+}
+
+// again is the restore of a counter from an image, with other streams.
+func again(t *testing.T, dir string, streams map[int]Stream, its [2]*os.File) Restore {
+	t.Helper()
+	return Restore{Keeper: keeperCommand(t), Dir: dir, Inherit: map[string]*os.File{streams[0].Key: its[0], streams[1].Key: its[1]}}
+}
+
+// dumped is a counter that has counted one and was dumped and ended, with its image and the streams that it had.
+func dumped(t *testing.T, p Program) (c *counter, dir string, streams map[int]Stream) {
+	t.Helper()
+	c = startCounter(t)
+	count(t, c.in, c.out, 1, "one")
+	streams, dir = keys(t, c.cmd.Process.Pid), t.TempDir()
+	explain(t, p.Dump(patience(t), Dump{PID: c.cmd.Process.Pid, Dir: dir}))
+	_ = c.cmd.Wait() // killed by CRIU
+	return c, dir, streams
 }
 
 // insideVariable has this program print what leads out of itself.
@@ -183,8 +222,14 @@ func pipes(t *testing.T) (its [2]*os.File, in *os.File, out *bufio.Reader) {
 
 func startCounter(t *testing.T) *counter {
 	t.Helper()
+	return startShell(t, counting)
+}
+
+// startShell starts a shell that ends as a counter.
+func startShell(t *testing.T, script string) *counter {
+	t.Helper()
 	its, in, out := pipes(t)
-	c := exec.Command("/bin/sh", "-c", counting)
+	c := exec.Command("/bin/sh", "-c", script)
 	c.Stdin, c.Stdout = its[0], its[1]
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := c.Start(); err != nil {
@@ -249,15 +294,17 @@ func TestDumpAndRestore(t *testing.T) {
 	}
 	for n := range 2 { // from one image as often as one likes
 		its, in, out := pipes(t)
-		process, err := p.Restore(patience(t), Restore{Dir: dir, Inherit: map[string]*os.File{streams[0].Key: its[0], streams[1].Key: its[1]}})
+		process, err := p.Restore(patience(t), again(t, dir, streams, its))
 		explain(t, err)
+		process.Commit()
 		_, _ = its[0].Close(), its[1].Close()
 		if process.Pid != c.cmd.Process.Pid {
 			t.Errorf("process %d, before it was %d", process.Pid, c.cmd.Process.Pid)
 		}
 		count(t, in, out, 2, "two")
 		if n == 0 {
-			if _, err := p.Restore(patience(t), Restore{Dir: dir}); !errors.Is(err, ErrPIDTaken) || !strings.Contains(err.Error(), strconv.Itoa(process.Pid)+` is "sh"`) {
+			_, err := p.Restore(patience(t), Restore{Keeper: keeperCommand(t), Dir: dir})
+			if !errors.Is(err, ErrPIDTaken) || !strings.Contains(err.Error(), strconv.Itoa(process.Pid)+` is "sh"`) {
 				t.Errorf("beside itself: %v", err)
 			}
 			count(t, in, out, 3, "three")
@@ -324,7 +371,8 @@ func TestNoSuchProcess(t *testing.T) {
 	if err := p.Dump(patience(t), Dump{PID: c.Process.Pid, Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "there is no such process") {
 		t.Errorf("%v", err)
 	}
-	if _, err := p.Restore(patience(t), Restore{Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), treeName) {
+	_, err := p.Restore(patience(t), Restore{Keeper: keeperCommand(t), Dir: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), treeName) {
 		t.Errorf("%v", err)
 	}
 }
@@ -377,9 +425,9 @@ func TestHungRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restore := func(ctx context.Context) (*os.Process, *os.File, *bufio.Reader, error) {
+	restore := func(ctx context.Context) (*Restored, *os.File, *bufio.Reader, error) {
 		its, in, out := pipes(t)
-		process, err := p.Restore(ctx, Restore{Dir: dir, Inherit: map[string]*os.File{streams[0].Key: its[0], streams[1].Key: its[1]}})
+		process, err := p.Restore(ctx, again(t, dir, streams, its))
 		return process, in, out, errors.Join(err, its[0].Close(), its[1].Close())
 	}
 	if err := free(patience(t), pids); err != nil {
@@ -404,6 +452,7 @@ func TestHungRestore(t *testing.T) {
 	}
 	process, in, out, err := restore(patience(t))
 	explain(t, err)
+	process.Commit()
 	count(t, in, out, 2, "two")
 	_ = in.Close()
 	if state, err := process.Wait(); err != nil || state.ExitCode() != 7 {
@@ -555,23 +604,22 @@ func TestStream(t *testing.T) {
 
 // treeOf is the file of a tree with a process and its threads.
 func treeOf(pid int64, threads ...int64) []byte {
-	var m, one message
+	var one message
 	one.number(treePID, pid)
 	for _, n := range threads {
 		one.number(treeThread, n)
 	}
-	b := binary.LittleEndian.AppendUint32(nil, imageMagic)
-	b = binary.LittleEndian.AppendUint32(b, treeMagic)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(one)))
-	m = append(m, one...)
-	return append(b, m...)
+	return addEntry(newList(treeMagic), one)
 }
+
+// anyThread has all threads be there.
+func anyThread(int64) bool { return true }
 
 func FuzzTree(f *testing.F) {
 	f.Add(treeOf(100, 100, 101))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		pids, err := parseTree(b)
+		pids, err := parseTree(b, anyThread)
 		if (len(pids) == 0) == (err == nil) {
 			t.Errorf("%v, %v", pids, err)
 		}
@@ -590,13 +638,17 @@ func FuzzAnswer(f *testing.F) {
 }
 
 func TestTree(t *testing.T) {
-	if pids, err := parseTree(treeOf(100, 100, 101)); err != nil || fmt.Sprint(pids) != "[100 101]" {
+	if pids, err := parseTree(treeOf(100, 100, 101), anyThread); err != nil || fmt.Sprint(pids) != "[100 101]" {
 		t.Errorf("%v, %v", pids, err)
+	}
+	there := func(tid int64) bool { return tid == 101 }
+	if pids, err := parseTree(treeOf(100, 1<<31, 101), there); err != nil || fmt.Sprint(pids) != "[100 101]" {
+		t.Errorf("one that had ended: %v, %v", pids, err)
 	}
 	for name, b := range map[string][]byte{
 		"empty": {}, "of another kind": make([]byte, 20), "init": treeOf(1), "beyond": treeOf(1 << 30), "cut": treeOf(100, 101)[:14],
 	} {
-		if pids, err := parseTree(b); err == nil {
+		if pids, err := parseTree(b, anyThread); err == nil {
 			t.Errorf("%s: %v", name, pids)
 		}
 	}

@@ -35,6 +35,10 @@ type Dump struct {
 	Mounts int
 	// Hold stays open as long as CRIU runs, even where this process ends before. May be nil.
 	Hold *os.File
+	// Still, if it is not nil, has CRIU write next to no memory of processes. It is called when all else is written, while they
+	// stand still and run no code of CRIU's, and has that memory from PagesIn and Pages.Open. An error ends the dump, and is its
+	// error.
+	Still func() error
 }
 
 // ghostLimit is the most that a file may have which is open and has no name any more, bytes: it is copied.
@@ -49,11 +53,20 @@ func (p Program) Dump(ctx context.Context, d Dump) error {
 	if leader(d.PID) != d.PID {
 		return fmt.Errorf("dump process %d: there is no such process; threads cannot be dumped", d.PID)
 	}
-	dir, err := os.OpenFile(d.Dir, unix.O_DIRECTORY, 0)
+	err := p.dump(ctx, d, d.Still != nil)
+	if errors.Is(err, errNowhere) {
+		if err = empty(d.Dir); err == nil {
+			err = p.dump(ctx, d, false)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("dump process %d: %w", d.PID, err)
 	}
-	defer dir.Close()
+	return nil
+}
+
+// options are those of the dump.
+func (d *Dump) options(ctx context.Context, dir *os.File) message {
 	o := options(ctx, dir)
 	o.number(optPID, int64(d.PID))
 	o.flag(optLeaveRunning, d.After == Running)
@@ -61,19 +74,76 @@ func (p Program) Dump(ctx context.Context, d Dump) error {
 	o.flag(optShellJob, d.Terminal)
 	o.flag(optFileLocks, true)
 	o.flag(optTCPClose, true)
+	o.flag(optNotices, d.Still != nil)
 	o.number(optGhostLimit, ghostLimit)
 	for _, name := range d.External {
 		o.text(optExternal, name)
 	}
-	var hold []*os.File
+	return o
+}
+
+// dump is Dump, or with nowhere without memory.
+func (p Program) dump(ctx context.Context, d Dump, nowhere bool) (err error) {
+	dir, err := os.OpenFile(d.Dir, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	pids := family(d.PID)
+	if err := writeThreads(d.Dir, pids); err != nil {
+		return err
+	}
+	var files []*os.File
 	if d.Hold != nil {
-		hold = append(hold, d.Hold)
+		files = append(files, d.Hold)
 	}
-	_, err = p.ask(ctx, "dump", requestDump, o, place{mounts: d.Mounts}, hold...)
-	if err := logged(err, d.Dir); err != nil {
-		return fmt.Errorf("dump process %d: %w", d.PID, err)
+	if nowhere {
+		var null *os.File
+		if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+			return err
+		}
+		defer null.Close()
+		files = append(files, null)
+		var shared map[uint64]string
+		if shared, err = sharedMemory(pids); err != nil {
+			return err
+		}
+		var remove func() error
+		if remove, err = leadNowhere(d.Dir, len(pids)+len(shared), firstInherited+len(files)); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, remove()) }()
 	}
-	return nil
+	hear := func(notice string) error {
+		if notice != written || d.Still == nil {
+			return nil
+		}
+		if nowhere {
+			shared, err := sharedMemory(family(d.PID)) // as it is now
+			if err == nil {
+				err = leadToShared(d.Dir, shared)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return d.Still()
+	}
+	_, err = p.ask(ctx, "dump", requestDump, d.options(ctx, dir), place{mounts: d.Mounts}, hear, files...)
+	return logged(err, d.Dir)
+}
+
+// A CRIU that is killed while it has its code in a program may take the program with it: a trap that was meant for CRIU is
+// delivered to the program then, and nothing can be done about it any more. So CRIU gets what can be had against that.
+
+// deaf starts a command that signals by which one asks for an end do not reach; giveUp has others.
+var deaf = []string{"/bin/sh", "-c", `trap "" HUP INT QUIT TERM; exec "$@"`, "sh"}
+
+// shelter has a process not be chosen where the machine or a group has no memory left, and run before others, so that it has its
+// code in a program for a shorter time. A machine where that is forbidden does without.
+func shelter(pid int) {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("-1000"), 0)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, pid, -20)
 }
 
 // leader is the process of a thread; 0 if there is none.
@@ -127,10 +197,11 @@ func Streams(pid, launcher int) ([]Stream, error) {
 
 // Inherited are what processes have, beside streams, from elsewhere: files that were opened in another mount namespace than
 // theirs, as what a contained program has from its launcher, and which can be opened anew by their paths; and one terminal, if
-// none is among streams. Other files from elsewhere, such as deleted ones, are left to Outside.
+// none is among streams. A terminal that the processes have made themselves is CRIU's to write. Other files from elsewhere, such
+// as deleted ones, are left to Outside.
 func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 	given := map[string]bool{}
-	terminal := false
+	terminal, own := false, ownTerminals(processes)
 	for _, s := range streams {
 		given[s.Key] = s.Key != ""
 		terminal = terminal || s.Kind == KindTerminal
@@ -153,7 +224,7 @@ func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 				continue
 			}
 			s := stream(fd, name, &st)
-			if s.Kind == KindTerminal && !terminal {
+			if s.Kind == KindTerminal && !terminal && !own[int(unix.Minor(st.Rdev))] {
 				terminal = true
 				all = append(all, s)
 			}
@@ -172,6 +243,21 @@ func Inherited(processes []int, streams []Stream) (all []Stream, err error) {
 		}
 	}
 	return all, nil
+}
+
+// ownTerminals are the numbers of the terminals of which processes have the other end, as script(1) and tmux do.
+func ownTerminals(processes []int) map[int]bool {
+	all := map[int]bool{}
+	for _, pid := range processes {
+		fds, _ := descriptors(pid) // one that has just ended has none
+		for _, fd := range fds {
+			var st unix.Stat_t
+			if unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), &st) == nil && st.Rdev == unix.Mkdev(ptmxMajor, ptmxMinor) {
+				all[descriptorNumber(pid, fd, "tty-index", 10)] = true
+			}
+		}
+	}
+	return all
 }
 
 // descriptors are the numbers of what a process has open.
@@ -223,6 +309,9 @@ const KindTerminal = "terminal"
 
 // These are the first and last numbers of devices that are terminals of programs, such as those of ssh.
 const firstPTS, lastPTS = 136, 143
+
+// ptmxMajor and ptmxMinor are the device of all other ends of these (/dev/ptmx).
+const ptmxMajor, ptmxMinor = 5, 2
 
 // stream says what a descriptor is that the kernel shows as name.
 func stream(fd int, name string, st *unix.Stat_t) Stream {

@@ -2,18 +2,18 @@ package criu
 
 import (
 	"bytes"
-	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // listOf is the file of files with some regular ones and one that is something else.
 func listOf(files ...openFile) []byte {
-	b := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, imageMagic), filesMagic)
-	add := func(entry message) { b = append(binary.LittleEndian.AppendUint32(b, uint32(len(entry))), entry...) }
+	b := newList(filesMagic)
+	add := func(entry message) { b = addEntry(b, entry) }
 	var other message
 	other.number(1, 5)
 	other.number(2, 1)
@@ -65,7 +65,7 @@ func TestAllowGrown(t *testing.T) {
 	var got []openFile
 	b, err := os.ReadFile(list)
 	if err == nil {
-		_, _, err = editList(b, func(f openFile) bool { got = append(got, f); return false })
+		_, _, err = editList(b, forgetting(func(f openFile) bool { got = append(got, f); return false }))
 	}
 	if err != nil || len(got) != len(files) {
 		t.Fatalf("%+v, %v", got, err)
@@ -86,28 +86,65 @@ func TestAllowGrown(t *testing.T) {
 	}
 }
 
+// timerOf is the file of files with a timer.
+func timerOf(ticks, next, every, everyNanos int64) []byte {
+	var timer, entry message
+	timer.number(1, 3)
+	for i, n := range []int64{ticks, 0, 0, next, every, everyNanos} {
+		timer.number(protowire.Number(timerTicks+i), n)
+	}
+	entry.number(1, 17)
+	entry.number(2, 3)
+	entry.inner(fileTimer, timer)
+	return addEntry(newList(filesMagic), entry)
+}
+
+// TestWind: a timer that has expired, was not read and is to expire again does so, and nothing else is changed.
+func TestWind(t *testing.T) {
+	for _, one := range []struct {
+		ticks, next, every, everyNanos int64
+		wound                          bool
+	}{{1, 0, 2, 5, true}, {3, 0, 0, 5, true}, {1, 7, 2, 5, false}, {1, 0, 0, 0, false}, {0, 0, 2, 5, false}} {
+		b := timerOf(one.ticks, one.next, one.every, one.everyNanos)
+		out, changed, err := editList(b, wind)
+		if err != nil || changed != one.wound || changed == bytes.Equal(out, b) {
+			t.Errorf("%+v: %v, %v", one, changed, err)
+			continue
+		}
+		if again, twice, err := editList(out, wind); err != nil || twice || !bytes.Equal(again, out) {
+			t.Errorf("%+v: it is wound again: %v", one, err)
+		}
+	}
+}
+
 // FuzzFiles: what is no file of files is an error, and one that is stays one when sizes are forgotten.
 func FuzzFiles(f *testing.F) {
 	f.Add(listOf(openFile{Name: "/a", Flags: 1, Mode: unix.S_IFREG, Size: 3}, openFile{Name: "file[1:2]", External: true, Size: -1}))
+	f.Add(timerOf(1, 0, 2, 5))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		same, changed, err := editList(b, func(openFile) bool { return false })
+		if out, _, err := editList(b, wind); err == nil {
+			if _, again, err := editList(out, wind); again || err != nil {
+				t.Errorf("it is wound again: %v", err)
+			}
+		}
+		same, changed, err := editList(b, forgetting(func(openFile) bool { return false }))
 		if err != nil {
 			return
 		}
 		if changed || !bytes.Equal(same, b) {
 			t.Error("it is changed without a reason")
 		}
-		out, _, err := editList(b, func(openFile) bool { return true })
+		out, _, err := editList(b, forgetting(func(openFile) bool { return true }))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := editList(out, func(f openFile) bool {
+		if _, _, err := editList(out, forgetting(func(f openFile) bool {
 			if f.Size >= 0 {
 				t.Errorf("%+v has a size", f)
 			}
 			return false
-		}); err != nil {
+		})); err != nil {
 			t.Error(err)
 		}
 	})

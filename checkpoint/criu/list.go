@@ -30,6 +30,14 @@ func readList(path string, most int64) ([]byte, error) {
 	return b, err
 }
 
+// replaceList replaces a list by another, in one step.
+func replaceList(path string, list []byte) error {
+	if err := os.WriteFile(path+".new", list, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
 // eachEntry calls a function with each entry of a list. Its error is that the list is damaged.
 func eachEntry(b []byte, magic uint32, each func(entry []byte) error) error {
 	if len(b) < 8 || binary.LittleEndian.Uint32(b) != imageMagic || binary.LittleEndian.Uint32(b[4:]) != magic {
@@ -46,4 +54,14 @@ func eachEntry(b []byte, magic uint32, each func(entry []byte) error) error {
 		b = b[end:]
 	}
 	return nil
+}
+
+// newList is a list without entries.
+func newList(magic uint32) []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, imageMagic), magic)
+}
+
+// addEntry adds an entry to a list.
+func addEntry(list, entry []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(list, uint32(len(entry))), entry...)
 }

@@ -39,14 +39,18 @@ type Pages struct {
 	Name string // of the memory: the number of a process, or what CRIU calls shared memory
 	Size int64  // of all blocks, bytes
 
+	id     int64  // of the file, as CRIU has it
 	path   string // of the file
 	length int64  // its bytes
 	size   int64  // of a block
 	blocks []block
 	runs   []run
+	others bool // its list has what is no run, too
 
 	file   *os.File
-	mapped []byte // the file, where it is in memory
+	mapped []byte   // the file, where it is in memory
+	memory *Process // which has the memory; the file is that, too, for what the quick way does not read
+	live   bool     // the file is memory that processes have
 }
 
 // block is an address with the first run that has pages of it.
@@ -55,20 +59,30 @@ type block struct {
 	run     int
 }
 
-// run is a run of pages: where they are in memory and in the file, all in bytes.
-type run struct{ address, length, offset int64 }
+// run is a run of pages: where they are in memory and in the file, all in bytes. A direct one is not in the file (see TakeOut).
+type run struct {
+	address, length, offset int64
+	flags                   int64
+	direct                  bool
+}
 
 // PagesIn finds the files with memory in a folder, as its lists say. Their blocks have so many bytes, a multiple of a page.
 func PagesIn(dir string, blockSize int) (all []*Pages, err error) {
 	if page := os.Getpagesize(); blockSize < page || blockSize%page != 0 {
 		return nil, fmt.Errorf("memory in blocks of %d bytes: no multiple of a page", blockSize)
 	}
-	names, err := filepath.Glob(filepath.Join(dir, pagemapPrefix+"*.img"))
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	had := map[string]bool{}
-	for _, name := range names {
+	for _, e := range entries {
+		memory, is := strings.CutPrefix(e.Name(), pagemapPrefix)
+		memory, ends := strings.CutSuffix(memory, ".img")
+		if !is || !ends {
+			continue
+		}
+		name := filepath.Join(dir, e.Name())
 		text, err := readList(name, maxPagemap)
 		if err != nil {
 			return nil, err
@@ -77,7 +91,7 @@ func PagesIn(dir string, blockSize int) (all []*Pages, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		p.Name = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(name), pagemapPrefix), ".img")
+		p.Name = memory
 		p.path = filepath.Join(dir, p.path)
 		if had[p.path] {
 			return nil, fmt.Errorf("%s: %w: another list has its file", name, errDamaged)
@@ -105,7 +119,7 @@ func parsePagemap(text []byte, blockSize, page int64) (*Pages, error) {
 			if err != nil || id < 0 || id > 1<<32 {
 				return errDamaged
 			}
-			p.path = fmt.Sprintf("pages-%d.img", id)
+			p.id, p.path = id, pagesPath("", id)
 			return nil
 		}
 		return p.add(entry, page)
@@ -144,9 +158,10 @@ func (p *Pages) add(entry []byte, page int64) error {
 		return errDamaged
 	}
 	if inParent || flags&flagPresent == 0 {
+		p.others = true
 		return nil
 	}
-	r := run{address, count * page, p.length}
+	r := run{address: address, length: count * page, offset: p.length, flags: flags}
 	if n := len(p.runs); n > 0 && address < p.runs[n-1].address+p.runs[n-1].length {
 		return errDamaged // not in order
 	}
@@ -163,8 +178,19 @@ func (p *Pages) add(entry []byte, page int64) error {
 	return nil
 }
 
-// Open opens the file, to be read and used up: ReadAt frees its room on the disk.
-func (p *Pages) Open() error {
+// Open opens the file, to be read and used up: ReadAt frees its room on the disk. In Dump.Still it opens the memory itself.
+func (p *Pages) Open() (err error) {
+	if leads(p.path) {
+		if pid, process := processOf(p.Name); process {
+			if p.memory, err = p.of(pid); err == nil {
+				p.file, err = os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+			}
+			return err
+		}
+		p.file, err = os.Open(p.path)
+		p.live = true
+		return err
+	}
 	f, err := os.OpenFile(p.path, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -221,6 +247,10 @@ func (p *Pages) Close() error {
 		err = errors.Join(err, p.file.Close())
 		p.file = nil
 	}
+	if p.memory != nil {
+		p.memory.Close()
+		p.memory = nil
+	}
 	return err
 }
 
@@ -230,7 +260,19 @@ func (p *Pages) Remove() error { return errors.Join(p.Close(), os.Remove(p.path)
 // ReadAt reads blocks, each once: what it has read is gone from the file.
 func (p *Pages) ReadAt(b []byte, offset int64) (int, error) {
 	clear(b)
-	return p.each(b, offset, func(b []byte, at int64) error {
+	if p.memory != nil || p.live {
+		return p.each(b, offset, func(b []byte, _ run, address int64) error {
+			if p.memory != nil {
+				return p.memory.all(b, address, unix.ProcessVMReadv, p.file.ReadAt)
+			}
+			n, err := p.file.ReadAt(b, address)
+			if errors.Is(err, io.EOF) {
+				err = p.behind(b[n:], address+int64(n))
+			}
+			return err
+		})
+	}
+	return p.inFile(b, offset, func(b []byte, at int64) error {
 		if _, err := p.file.ReadAt(b, at); err != nil {
 			return err
 		}
@@ -242,9 +284,25 @@ func (p *Pages) ReadAt(b []byte, offset int64) (int, error) {
 	})
 }
 
+// behind reads what is behind the end of memory that processes share, in its last page: it need not end where a page does, and
+// who has mapped it has all of that page.
+func (p *Pages) behind(b []byte, address int64) error {
+	page := int64(os.Getpagesize())
+	inside := address % page
+	if inside == 0 || int64(len(b)) > page-inside {
+		return fmt.Errorf("%s at %#x: %w", p.path, address, io.ErrUnexpectedEOF)
+	}
+	last, err := unix.Mmap(int(p.file.Fd()), address-inside, int(page), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map %s at %#x: %w", p.path, address-inside, err)
+	}
+	copy(b, last[inside:])
+	return unix.Munmap(last)
+}
+
 // WriteAt writes blocks. What they have where there is no page is lost.
 func (p *Pages) WriteAt(b []byte, offset int64) (int, error) {
-	return p.each(b, offset, func(b []byte, at int64) error {
+	return p.inFile(b, offset, func(b []byte, at int64) error {
 		if p.mapped != nil {
 			copy(p.mapped[at:], b)
 			return nil
@@ -254,9 +312,40 @@ func (p *Pages) WriteAt(b []byte, offset int64) (int, error) {
 	})
 }
 
-// each calls a function with the parts of b that are pages when it is at an offset among the blocks, and where in the file they
-// are.
-func (p *Pages) each(b []byte, offset int64, with func(b []byte, at int64) error) (done int, err error) {
+// Wants says whether the file has any of so many bytes of blocks from an offset on.
+func (p *Pages) Wants(offset, length int64) bool { return p.wants(offset, length, false) }
+
+func (p *Pages) wants(offset, length int64, direct bool) bool {
+	for i := offset / p.size; i < int64(len(p.blocks)) && i*p.size < offset+length; i++ {
+		one := p.blocks[i]
+		for _, r := range p.runs[one.run:] {
+			if r.address >= one.address+p.size {
+				break
+			}
+			if r.direct == direct {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inFile is each for what is in the file, and where it is there.
+func (p *Pages) inFile(b []byte, offset int64, with func(b []byte, at int64) error) (done int, err error) {
+	return p.each(b, offset, func(b []byte, r run, address int64) error {
+		if r.direct {
+			return nil
+		}
+		if err := with(b, r.offset+address-r.address); err != nil {
+			return fmt.Errorf("%s: %w", p.path, err)
+		}
+		return nil
+	})
+}
+
+// each calls a function with the parts of b that are pages when it is at an offset among the blocks, the run that each is of,
+// and its address.
+func (p *Pages) each(b []byte, offset int64, with func(b []byte, r run, address int64) error) (done int, err error) {
 	if offset < 0 || offset > p.Size {
 		return 0, fmt.Errorf("%s: offset %d: it has %d bytes of blocks", p.path, offset, p.Size)
 	}
@@ -276,8 +365,8 @@ func (p *Pages) each(b []byte, offset int64, with func(b []byte, at int64) error
 			if begin >= end {
 				continue
 			}
-			if err := with(part[begin-from:end-from], r.offset+begin-r.address); err != nil {
-				return done, fmt.Errorf("%s: %w", p.path, err)
+			if err := with(part[begin-from:end-from], r, begin); err != nil {
+				return done, err
 			}
 		}
 		done += len(part)

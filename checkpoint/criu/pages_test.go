@@ -2,7 +2,6 @@ package criu
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +15,8 @@ import (
 
 // pagemapOf is a list of runs: addresses, and how many pages there are at each.
 func pagemapOf(id int64, runs ...[3]int64) []byte {
-	b := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, imageMagic), pagemapMagic)
-	add := func(entry message) { b = append(binary.LittleEndian.AppendUint32(b, uint32(len(entry))), entry...) }
+	b := newList(pagemapMagic)
+	add := func(entry message) { b = addEntry(b, entry) }
 	var head message
 	head.number(headPagesID, id)
 	add(head)
@@ -43,7 +42,10 @@ func filled(first byte, count int) (b []byte) {
 func TestPages(t *testing.T) {
 	page := int64(os.Getpagesize())
 	size := int(4 * page)
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "no [pattern]*?")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	put := func(name string, text []byte) {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			t.Fatal(err)
@@ -151,7 +153,7 @@ func FuzzPagemap(f *testing.F) {
 		}
 		covered := int64(0)
 		for k := range p.blocks {
-			_, err := p.each(make([]byte, 1<<22), int64(k)<<22, func(b []byte, at int64) error {
+			_, err := p.inFile(make([]byte, 1<<22), int64(k)<<22, func(b []byte, at int64) error {
 				if at < 0 || at+int64(len(b)) > p.length {
 					return fmt.Errorf("%d bytes at %d of %d", len(b), at, p.length)
 				}
@@ -174,12 +176,7 @@ func FuzzPagemap(f *testing.F) {
 // TestReady: a program whose memory was taken to blocks and back goes on where it was, but not before it may.
 func TestReady(t *testing.T) {
 	p := installed(t)
-	c := startCounter(t)
-	count(t, c.in, c.out, 1, "one")
-	streams := keys(t, c.cmd.Process.Pid)
-	dir := t.TempDir()
-	explain(t, p.Dump(patience(t), Dump{PID: c.cmd.Process.Pid, Dir: dir}))
-	_ = c.cmd.Wait() // it is killed
+	c, dir, streams := dumped(t, p)
 	all, err := PagesIn(dir, 1<<20)
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
@@ -201,7 +198,7 @@ func TestReady(t *testing.T) {
 		defer f.Close()
 	}
 	its, in, out := pipes(t)
-	r := Restore{Dir: dir, Inherit: map[string]*os.File{streams[0].Key: its[0], streams[1].Key: its[1]}}
+	r := again(t, dir, streams, its)
 	if _, err := fmt.Fprintln(in, "two"); err != nil { // it answers as soon as it runs
 		t.Fatal(err)
 	}
@@ -222,6 +219,7 @@ func TestReady(t *testing.T) {
 	}
 	process, err := p.Restore(patience(t), r)
 	explain(t, err)
+	process.Commit()
 	_, _ = its[0].Close(), its[1].Close()
 	line, err := out.ReadString('\n')
 	if err != nil || line != "2 two\n" {

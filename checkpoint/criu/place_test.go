@@ -126,6 +126,55 @@ func TestInherited(t *testing.T) {
 	}
 }
 
+// TestOwnTerminal: a terminal is the launcher's, but for those of which one of the processes has the other end.
+func TestOwnTerminal(t *testing.T) {
+	var pids []int
+	start := func(files ...*os.File) {
+		t.Helper()
+		c := exec.Command("cat")
+		c.ExtraFiles = files
+		in, err := c.StdinPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { in.Close(); _ = c.Wait() })
+		pids = append(pids, c.Process.Pid)
+	}
+	inherited := func() (fds []int) {
+		t.Helper()
+		found, err := Inherited(pids, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range found {
+			if s.Kind == KindTerminal {
+				fds = append(fds, s.FD)
+			}
+		}
+		return fds
+	}
+	var user, tty [2]*os.File
+	for i := range tty {
+		var err error
+		if user[i], tty[i], err = pty.Open(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { user[i].Close(); tty[i].Close() })
+	}
+	start(tty[0])
+	start(user[0])
+	if fds := inherited(); len(fds) != 0 {
+		t.Errorf("its own terminal, descriptor %d, is taken for the launcher's", fds)
+	}
+	start(tty[0], tty[1])
+	if fds := inherited(); len(fds) != 1 || fds[0] != 4 {
+		t.Errorf("terminals of the launcher's are descriptors %d, want 4", fds)
+	}
+}
+
 // TestElsewhere: a program that has mounts of its own is dumped from within them, and restored into others that are like them,
 // and into a cgroup.
 func TestElsewhere(t *testing.T) {
@@ -163,9 +212,10 @@ func TestElsewhere(t *testing.T) {
 	_ = c.Wait() // killed
 	second := namespace(t, cover, over)
 	its, in, out = pipes(t)
-	process, err := p.Restore(patience(t), Restore{Dir: dir, Mounts: second, Cgroups: []string{procs},
+	process, err := p.Restore(patience(t), Restore{Keeper: keeperCommand(t), Dir: dir, Mounts: second, Cgroups: []string{procs},
 		Inherit: map[string]*os.File{streams[0].Key: its[0], streams[1].Key: its[1]}})
 	explain(t, err)
+	process.Commit()
 	_, _ = its[0].Close(), its[1].Close()
 	ask()
 	want, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", second))

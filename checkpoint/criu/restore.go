@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,13 +30,56 @@ type Restore struct {
 	Cgroups  []string // files (cgroup.procs, or tasks) of cgroups that the program is in; others than those of this process
 	TTY      *os.File // takes the place of each terminal that the program had; nil if it had none
 	Terminal bool     // its session is that of this process, and its group where that was its session's
+	// Keeper is a command that calls Keep, with the arguments that are added to it. It sees to it that nothing is left of the
+	// program if this process is killed.
+	Keeper []string
 	// Ready is called when all of the program is there, and none of it has run yet: it waits until Ready returns. An error ends
 	// the restore, and is its error. May be nil.
 	Ready func() error
 }
 
-// Restore starts a program. Its first process is a child of this one: who calls must wait for it.
-func (p Program) Restore(ctx context.Context, r Restore) (*os.Process, error) {
+// Restored is a program that has been restored, with its first process. It is ended if this process ends, until Commit.
+type Restored struct {
+	*os.Process
+	numbers []int
+	held    *holding
+}
+
+// Commit has the program be as one that this process has started. To call it again, or after End, does nothing.
+func (r *Restored) Commit() {
+	_ = r.held.leave(true) // if somebody has killed what holds it, it is free, too
+}
+
+// End kills the program, and returns when all of it has ended.
+func (r *Restored) End() {
+	sweep(r.numbers)
+	_ = r.held.leave(false) // it has nothing to do any more
+}
+
+// options are those of the restore, with the files that CRIU gets for them.
+func (r *Restore) options(ctx context.Context, dir *os.File) (o message, files []*os.File) {
+	o = options(ctx, dir)
+	o.flag(optRstSibling, true)
+	o.flag(optShellJob, r.Terminal)
+	o.flag(optFileLocks, true)
+	o.flag(optTCPClose, true)
+	o.flag(optNotices, true)
+	for _, name := range r.External {
+		o.text(optExternal, name)
+	}
+	for key, file := range r.Inherit {
+		files = append(files, file)
+		var one message
+		one.text(1, key)
+		one.number(2, int64(firstInherited+len(files)))
+		o.inner(optInheritFD, one)
+	}
+	return o, files
+}
+
+// Restore starts a program. Its first process is a child of this one: who calls must wait for it, after Commit or End. What loses
+// its parent becomes a child of this process from now on, whatever it is.
+func (p Program) Restore(ctx context.Context, r Restore) (*Restored, error) {
 	if err := p.able(ctx); err != nil {
 		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
 	}
@@ -49,41 +95,106 @@ func (p Program) Restore(ctx context.Context, r Restore) (*os.Process, error) {
 	if err := free(ctx, pids); err != nil {
 		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
 	}
-	o := options(ctx, dir)
-	o.flag(optRstSibling, true)
-	o.flag(optShellJob, r.Terminal)
-	o.flag(optFileLocks, true)
-	o.flag(optTCPClose, true)
-	for _, name := range r.External {
-		o.text(optExternal, name)
+	if err := editFiles(r.Dir, wind); err != nil {
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, err)
 	}
-	var files []*os.File
-	for key, file := range r.Inherit {
-		files = append(files, file)
-		var one message
-		one.text(1, key)
-		one.number(2, int64(firstInherited+len(files)))
-		o.inner(optInheritFD, one)
+	o, files := r.options(ctx, dir)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("restore from %s: become the parent of what is restored: %w", r.Dir, err)
 	}
-	o.flag(optNotices, r.Ready != nil)
-	a, err := p.askAndHear(ctx, "restore", requestRestore, o, place{r.Mounts, r.Cgroups, r.TTY}, func(notice string) error {
-		if notice != restored {
-			return nil
+	k, err := startKeeper(slices.Concat(r.Keeper, []string{keepHold}), func(c *exec.Cmd) {
+		c.Stderr = os.Stderr
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that who kills all of this process's group has not killed it
+	})
+	if err != nil {
+		return nil, fmt.Errorf("restore from %s: start %s: %w", r.Dir, r.Keeper[0], err)
+	}
+	held := &holding{keeper: k}
+	l := &loss{}
+	looking, enough := context.WithCancel(ctx)
+	defer enough()
+	a, err := p.askKept(ctx, r.Keeper, o, place{r.Mounts, r.Cgroups, r.TTY}, func(k *kept) error {
+		if r.TTY != nil {
+			if err := k.giveTerminal(r.TTY); err != nil {
+				return err
+			}
 		}
-		return r.Ready()
+		if err := bindThreads(r.Dir, pids); err != nil {
+			return err
+		}
+		l.there = append(l.there, pids[0])
+		l.there = append(l.there, slices.DeleteFunc(slices.Clone(pids[1:]), dead)...) // some had before the dump
+		if r.Ready != nil {
+			if err := r.Ready(); err != nil {
+				if errors.Is(err, os.ErrProcessDone) && alive(k.criu.Pid) { // else its end has ended the program
+					l.note()
+				}
+				return err
+			}
+			if i := slices.IndexFunc(l.there, stopped); i >= 0 {
+				return fmt.Errorf("process %d was stopped by a signal, or told to continue, before it ran; it can be tried again", l.there[i])
+			}
+		}
+		if err := errors.Join(held.hold(k.cmd.Process.Pid, k.criu.Pid), k.letGo()); err != nil {
+			return fmt.Errorf("hold what is restored: %w", err)
+		}
+		go l.look(looking, k)
+		return nil
 	}, files...)
+	enough()
+	program := &Restored{numbers: pids, held: held}
 	var root *unix.WaitStatus
+	if err == nil {
+		program.Process, err = os.FindProcess(a.pid)
+	}
 	if err != nil {
 		root = sweep(pids)
+		_ = held.leave(false) // it has nothing to do any more
 	}
 	if err := logged(err, r.Dir); err != nil {
-		return nil, fmt.Errorf("restore from %s: %w", r.Dir, early(err, root))
+		return nil, fmt.Errorf("restore from %s: %w", r.Dir, early(err, root, l))
 	}
-	process, err := os.FindProcess(a.pid)
-	if err != nil {
-		return nil, fmt.Errorf("restore from %s: find process %d: %w", r.Dir, a.pid, err)
+	return program, nil
+}
+
+// loss looks for a process that has ended before CRIU has let all go. If somebody has killed it before its first step, CRIU would
+// wait for that for ever.
+type loss struct {
+	there []int // processes and threads that had not ended before, and first of all the first of the program
+
+	any, first atomic.Bool // one of them has, or that one, and CRIU has been ended
+}
+
+// noticing is how long CRIU has to notice that.
+const noticing = 3 * time.Second
+
+// look looks until ctx ends. What it finds is not for a restore that has come to its end meanwhile.
+func (l *loss) look(ctx context.Context, k *kept) {
+	for !slices.ContainsFunc(l.there, dead) {
+		if !wait(ctx, 50*time.Millisecond) {
+			return
+		}
 	}
-	return process, nil
+	if wait(ctx, noticing) {
+		l.note()
+		k.kill()
+	}
+}
+
+// note notes that one has ended.
+func (l *loss) note() {
+	l.first.Store(dead(l.there[0]))
+	l.any.Store(true)
+}
+
+// wait waits for some time. False: ctx has ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }
 
 // Ended is the error of a restore whose first process has come to its end by itself before CRIU had let all of the program go:
@@ -95,17 +206,22 @@ func (e *Ended) Error() string { return fmt.Sprintf("its program has ended with 
 // notLetGo begins CRIU's error about a process, or a thread of one, that has ended before CRIU let it go. It ends all others.
 const notLetGo = "Unable to detach "
 
+// lost is said of a restore that one of several processes has ended, which is not the first one.
+const lost = "a process of the program ended before all were let go, and so the others were ended; it can be tried again"
+
 // early is the error of a restore, or that the program has ended early. root is how its first process has ended, if it has.
-func early(err error, root *unix.WaitStatus) error {
+func early(err error, root *unix.WaitStatus, l *loss) error {
 	var e *Error
-	switch {
-	case !errors.As(err, &e) || !strings.HasPrefix(e.Cause, notLetGo):
+	switch is := errors.As(err, &e); {
+	case !l.any.Load() && !(is && strings.HasPrefix(e.Cause, notLetGo)):
 	case root != nil && root.Exited():
 		return &Ended{root.ExitStatus()}
-	case root != nil && root.Signal() != unix.SIGKILL: // which may be CRIU's
+	case root != nil && (l.first.Load() || root.Signal() != unix.SIGKILL): // which may be CRIU's
 		return &Ended{128 + int(root.Signal())}
+	case is:
+		e.Cause = lost
 	default:
-		e.Cause = "a process of the program ended before all were let go, and so the others were ended; it can be tried again"
+		return fmt.Errorf("%s: %w", lost, err)
 	}
 	return err
 }
@@ -122,10 +238,8 @@ func free(ctx context.Context, pids []int) error {
 			if alive(pid) || time.Now().After(until) {
 				return fmt.Errorf("%w: %d is %s", ErrPIDTaken, pid, called(pid))
 			}
-			select {
-			case <-ctx.Done():
+			if !wait(ctx, time.Millisecond) {
 				return context.Cause(ctx)
-			case <-time.After(time.Millisecond):
 			}
 		}
 	}
@@ -136,32 +250,15 @@ func free(ctx context.Context, pids []int) error {
 // one's, and all below them. Their parents may have ended before, and then they are its children. It returns how the first of
 // them has ended, if it was a child.
 func sweep(numbers []int) (root *unix.WaitStatus) {
-	// Those that are stopped start no others. When a look finds no new one, all are.
-	all := map[int]bool{}
-	for found := true; found; {
-		found = false
+	all := endAll(func() (found []int) {
 		for _, pid := range family(os.Getpid()) {
-			if !slices.Contains(numbers, pid) {
-				continue
-			}
-			for _, pid := range family(pid) {
-				if !all[pid] {
-					all[pid], found = true, true
-					_ = unix.Kill(pid, unix.SIGSTOP) // it may have ended
-				}
+			if slices.Contains(numbers, pid) {
+				found = append(found, family(pid)...)
 			}
 		}
-	}
-	for pid := range all {
-		_ = unix.Kill(pid, unix.SIGKILL) // likewise
-	}
-	until := time.Now().Add(burial)
-	for pid := range all {
-		for alive(pid) && time.Now().Before(until) {
-			time.Sleep(time.Millisecond)
-		}
-	}
-	for pid := range all { // nobody else will see the end of a child; those of others are ended by now, and become children
+		return found
+	})
+	for _, pid := range all { // nobody else will see the end of a child; those of others are ended by now, and become children
 		for statusNumber(pid, "PPid") == os.Getpid() {
 			var status unix.WaitStatus
 			if _, err := unix.Wait4(pid, &status, 0, nil); errors.Is(err, unix.EINTR) {
@@ -181,6 +278,15 @@ func sweep(numbers []int) (root *unix.WaitStatus) {
 func alive(pid int) bool {
 	state := statusOf(pid, "State")
 	return state != "" && state[0] != 'Z' && state[0] != 'X'
+}
+
+func dead(pid int) bool { return !alive(pid) }
+
+// stopped says whether a process or thread is stopped: by SIGSTOP, or for who traces it. CRIU traces the first process of what it
+// restores, which SIGCONT stops then; when all is there it does not look at that any more, and would wait for ever.
+func stopped(pid int) bool {
+	state := statusOf(pid, "State")
+	return state != "" && (state[0] == 'T' || state[0] == 't')
 }
 
 // family is a process and all below it.
@@ -237,6 +343,7 @@ const (
 	treeName   = "pstree.img"
 	treeMagic  = 0x50273030
 	maxTree    = 16 << 20
+	corePrefix = "core-" // begins the name of the list of a thread
 	treePID    = 1
 	treeThread = 5
 )
@@ -247,14 +354,19 @@ func tree(dir string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	pids, err := parseTree(b)
+	pids, err := parseTree(b, func(tid int64) bool {
+		_, err := os.Lstat(filepath.Join(dir, fmt.Sprintf("%s%d.img", corePrefix, tid)))
+		return err == nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", treeName, err)
 	}
 	return pids, nil
 }
 
-func parseTree(b []byte) ([]int, error) {
+// parseTree reads a list of processes. A process that had ended has for its thread whatever was in CRIU's memory; a thread that
+// is not there is none.
+func parseTree(b []byte, there func(tid int64) bool) ([]int, error) {
 	var pids []int
 	had := map[int64]bool{}
 	add := func(n int64) error {
@@ -267,22 +379,31 @@ func parseTree(b []byte) ([]int, error) {
 		}
 		return nil
 	}
+	thread := func(n int64) error {
+		if !there(n) {
+			return nil
+		}
+		return add(n)
+	}
 	err := eachEntry(b, treeMagic, func(entry []byte) error {
 		return fields(entry, func(field protowire.Number, number int64, packed []byte) error {
-			switch {
-			case field != treePID && field != treeThread:
-			case packed == nil:
-				return add(number)
-			default:
-				for len(packed) > 0 {
-					v, n := protowire.ConsumeVarint(packed)
-					if n < 0 {
-						return errDamaged
-					}
-					packed = packed[n:]
-					if err := add(int64(v)); err != nil {
-						return err
-					}
+			each := add
+			if field == treeThread {
+				each = thread
+			} else if field != treePID {
+				return nil
+			}
+			if packed == nil {
+				return each(number)
+			}
+			for len(packed) > 0 {
+				v, n := protowire.ConsumeVarint(packed)
+				if n < 0 {
+					return errDamaged
+				}
+				packed = packed[n:]
+				if err := each(int64(v)); err != nil {
+					return err
 				}
 			}
 			return nil

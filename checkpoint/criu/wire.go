@@ -92,8 +92,12 @@ func request(kind int64, options message) message {
 	return m
 }
 
-// restored is the notice that all of a program is there, and that none of it has run yet. CRIU waits for the answer.
-const restored = "post-restore"
+// Notices, for whose answer CRIU waits: that all of a program is there, and none of it has run yet; and that all of it is
+// written, and none of it runs.
+const (
+	restored = "post-restore"
+	written  = "post-dump"
+)
 
 // noticed is the answer to a notice: whether to go on.
 func noticed(well bool) message {

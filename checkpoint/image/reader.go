@@ -159,9 +159,16 @@ func (i *Image) chunk(hash Hash, length int64, use func([]byte) error) error {
 	return use(data)
 }
 
+// Chooser is memory that does not want all of a stream.
+type Chooser interface {
+	// Wants says whether it wants any of so many bytes from an offset on.
+	Wants(offset, length int64) bool
+}
+
 // Load writes streams to memory, by several goroutines at once. What is zero in a stream is not written: the memory must be
-// zero before, as fresh memory is. Every chunk is checked before it is written; after an error some have been written.
-// Progress is told how many more bytes are done, the zeros too, by many goroutines at once; it may be nil.
+// zero before, as fresh memory is. Nor are chunks that memory does not want which is a Chooser, too. Every chunk is checked
+// before it is written; after an error some have been written. Progress is told how many more bytes are done, those that are not
+// written too, by many goroutines at once; it may be nil.
 func (i *Image) Load(ctx context.Context, to map[string]io.WriterAt, progress func(bytes int64)) error {
 	for name := range to {
 		if i.Stream(name) == nil {
@@ -176,9 +183,13 @@ func (i *Image) Load(ctx context.Context, to map[string]io.WriterAt, progress fu
 		if memory == nil {
 			continue
 		}
+		chooser, chooses := memory.(Chooser)
 		rest := s.Size
 		for _, c := range s.Chunks {
 			length := i.chunkLength(s, c.Index)
+			if chooses && !chooser.Wants(c.Index*int64(i.ChunkSize), length) {
+				continue
+			}
 			rest -= length
 			if all.Err() != nil {
 				break

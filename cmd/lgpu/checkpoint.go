@@ -207,6 +207,7 @@ type checkpointStep struct {
 
 	stream  api.Control_CheckpointClient
 	found   *api.CheckpointFound
+	root    proc.Status // the program's first process
 	streams []criu.Stream
 	program *imaged
 	what    string       // is being written, in a word
@@ -235,7 +236,18 @@ func (s *checkpointStep) now() string {
 	if s.adrift {
 		return "there is no image, and its program may not be on its devices"
 	}
-	return "there is no image, and its program goes on"
+	return "there is no image, and " + s.fate()
+}
+
+// fate is what has become of a program that was to go on: it may have been killed, or lost with CRIU.
+func (s *checkpointStep) fate() string {
+	if s.found == nil {
+		return "its program goes on" // it has not been touched
+	}
+	if now, err := proc.Live(int(s.found.GetProcesses()[0])); errors.Is(err, os.ErrProcessDone) || err == nil && now.Start != s.root.Start {
+		return "its program has ended"
+	}
+	return "its program goes on"
 }
 
 // take takes it. After an error there is no image, and the program goes on; or it has been ended, and there is one.
@@ -272,21 +284,25 @@ func (s *checkpointStep) take(ctx context.Context) (imageTaken, error) {
 	if err := s.dump(ctx); err != nil {
 		return done, s.goOn(err)
 	}
-	s.phases.end("dumped")
 	if !s.stop {
+		s.phases.end("dumped")
 		if err := s.goOn(nil); err != nil {
 			return done, err
 		}
 		done.Paused = time.Since(paused).Seconds()
 		s.phases.end("resumed")
+		err = s.pages(ctx)
 	}
-	s.line.Set(0, 0, "written")
-	stats, err := s.commit(ctx)
+	var stats image.Stats
+	if err == nil {
+		s.line.Set(0, 0, "written")
+		stats, err = s.commit(ctx)
+	}
 	if err != nil && s.stop {
 		return done, s.goOn(err)
 	}
 	if err != nil {
-		return done, failed(fmt.Errorf("checkpoint %s: %w; its program goes on", s.path, err))
+		return done, failed(fmt.Errorf("checkpoint %s: %w; %s", s.path, err, s.fate()))
 	}
 	s.phases.end("written")
 	if s.stop {
@@ -324,9 +340,9 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 		return failed(fmt.Errorf("checkpoint %s: the daemon names no process", s.path))
 	}
 	var streams []criu.Stream
-	first, err := proc.Live(pids[0])
+	s.root, err = proc.Live(pids[0])
 	if err == nil {
-		streams, err = criu.Streams(pids[0], first.Parent)
+		streams, err = criu.Streams(pids[0], s.root.Parent)
 	}
 	if err == nil {
 		var inherited []criu.Stream
@@ -448,10 +464,11 @@ func (s *checkpointStep) goOn(why error) error {
 	if why == nil {
 		return nil
 	}
-	return failed(fmt.Errorf("checkpoint %s: %w; its program goes on", s.path, why))
+	return failed(fmt.Errorf("checkpoint %s: %w; %s", s.path, why, s.fate()))
 }
 
-// dump has CRIU write the processes. One that is to end is stopped then, until it is known that the image is whole.
+// dump has CRIU write the processes. What is to end is stopped then, until it is known that the image is whole, and its memory is
+// in the image already. That takes longer than CRIU's own copy, for which a program that goes on is held.
 func (s *checkpointStep) dump(ctx context.Context) error {
 	hold, err := os.Open(s.found.GetLock())
 	if err == nil {
@@ -475,14 +492,22 @@ func (s *checkpointStep) dump(ctx context.Context) error {
 	if s.program.Contained != nil {
 		d.Mounts = d.PID
 	}
+	if s.stop {
+		d.Still = func() error {
+			s.phases.end("dumped")
+			return s.pages(ctx)
+		}
+	}
 	return s.criu.Dump(ctx, d)
+}
+
+// pages has the image have the processes' memory.
+func (s *checkpointStep) pages(ctx context.Context) error {
+	return writePages(ctx, s.writer, func(bytes int64) { s.write("written", bytes) })
 }
 
 // commit ends the image, with the key of this machine.
 func (s *checkpointStep) commit(ctx context.Context) (image.Stats, error) {
-	if err := writePages(ctx, s.writer, func(bytes int64) { s.write("written", bytes) }); err != nil {
-		return image.Stats{}, err
-	}
 	key, err := signingKey(s.keyFile)
 	if err != nil {
 		return image.Stats{}, err

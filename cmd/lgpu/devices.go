@@ -69,6 +69,9 @@ func deviceTable(devices []*api.Device) string {
 		if about != nil && about.Numa != nil {
 			numa = fmt.Sprint(about.GetNuma())
 		}
+		if d.GetPartitioned() {
+			health = "in MIG mode"
+		}
 		if d.GetFault() != "" {
 			health = d.GetFault()
 		}

@@ -41,7 +41,7 @@ folder, and then let lgpu image gc free what no other needs.`,
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	c.AddCommand(imageLsCommand(), imageVerifyCommand(), imageDiffCommand(), imageGCCommand())
+	c.AddCommand(imageLsCommand(), imageVerifyCommand(), imageDiffCommand(), imageGCCommand(), keeperCommand())
 	return c
 }
 

@@ -331,7 +331,7 @@ func shorten(text string, most int) string {
 	if len(letters) <= most {
 		return text
 	}
-	if strings.HasPrefix(text, "GPU-") {
+	if strings.HasPrefix(text, "GPU-") || strings.HasPrefix(text, "MIG-") {
 		return string(letters[:most]) // the beginning of a UUID is as good as all of it
 	}
 	return string(letters[:most-1]) + "…"

@@ -147,7 +147,6 @@ type restoreStep struct {
 	hold     *os.File      // that folder, locked
 	pages    []*criu.Pages // CRIU's files with memory of processes
 	memory   *memoryFiles  // with what had left devices; nil if there are none
-	loaded   atomic.Int64  // bytes of that, or of the processes' memory before
 	tty      *os.File      // what the program has in the place of its terminal; nil if it had none
 	opened   []*os.File    // what of the program's is opened anew here
 	program  *imaged
@@ -204,8 +203,12 @@ const copiesPrefix = "lgpu-restore-"
 // sweepCopies removes those that commands have left which were killed. They are this user's, nobody holds them, and they are not
 // just being made.
 func sweepCopies() {
-	all, _ := filepath.Glob(filepath.Join(os.TempDir(), copiesPrefix+"*")) // the pattern is well formed
-	for _, path := range all {
+	all, _ := os.ReadDir(os.TempDir()) // what cannot be read is left
+	for _, e := range all {
+		if !strings.HasPrefix(e.Name(), copiesPrefix) {
+			continue
+		}
+		path := filepath.Join(os.TempDir(), e.Name())
 		fd, err := unix.Open(path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue
@@ -392,19 +395,32 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	if err != nil {
 		return nil, nil, s.late(ctx, failed(fmt.Errorf("restore: %w", err)))
 	}
-	r := criu.Restore{Dir: s.files, Inherit: streams, External: external, TTY: s.tty, Terminal: true}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, failed(err)
+	}
+	r := criu.Restore{
+		Dir: s.files, Inherit: streams, External: external, TTY: s.tty, Terminal: true,
+		Keeper: append([]string{self}, keeperArguments...),
+	}
 	if s.inside != nil {
 		r.Mounts, r.Cgroups = s.inside.PID(), s.fenced.Entries()
 	}
 	r.Ready = func() error {
 		s.phases.end("processes")
-		err := loading.wait()
+		filled, err := fillProcesses(ctx, s.image, s.pages, s.progress("filled", s.program.processes(s.image)))
+		if filled {
+			s.phases.end("filled")
+		}
+		if err == nil { // else there is no use in it, and it is stopped
+			err = loading.wait()
+		}
 		if s.memory != nil {
 			s.phases.end("loaded")
 		}
 		return err
 	}
-	process, err := s.criu.Restore(ctx, r)
+	program, err := s.criu.Restore(ctx, r)
 	if ended := (*criu.Ended)(nil); errors.As(err, &ended) {
 		return nil, nil, &exit{status: ended.Status}
 	}
@@ -427,15 +443,33 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 		s.line.Set(0, 0, reply.GetProgress().GetStage())
 	}
 	if err != nil {
-		end(&child{process: process}, unix.SIGKILL)
-		_, _ = process.Wait() // it is a child, and killed
+		program.End()
 		return nil, nil, s.late(ctx, err)
 	}
+	program.Commit()
 	s.line.Done()
 	if s.restoring.phases {
 		s.say()
 	}
-	return process, nil, nil
+	return program.Process, nil, nil
+}
+
+// keeperArguments are those of the hidden command that sees to it that nothing is left of a program if lgpu restore is killed
+// before it is in its lgpu.
+var keeperArguments = []string{"image", "keeper"}
+
+// keeperCommand is that.
+func keeperCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: keeperArguments[1], Hidden: true, DisableFlagParsing: true,
+		Short: "End what a killed lgpu restore has left",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := criu.Keep(args); err != nil {
+				return failed(err)
+			}
+			return nil
+		},
+	}
 }
 
 // loading fills files with what had left devices, while CRIU starts the processes. None of these runs before it is over.
@@ -465,8 +499,8 @@ func (s *restoreStep) load(ctx context.Context, made []*api.MemoryFile) (l loadi
 
 // progress shows how many of so many bytes are done.
 func (s *restoreStep) progress(what string, of int64) func(bytes int64) {
-	s.loaded.Store(0)
-	return func(bytes int64) { measure(s.line, s.loaded.Add(bytes), of, what) }
+	done := new(atomic.Int64)
+	return func(bytes int64) { measure(s.line, done.Add(bytes), of, what) }
 }
 
 // late is err, or that the time is over, or that it is not wanted any more.

@@ -12,7 +12,7 @@ import (
 
 // TestSweepCopies: what a command has left that was killed is removed, and nothing else.
 func TestSweepCopies(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "no [pattern]*?")
 	t.Setenv("TMPDIR", dir)
 	old := time.Now().Add(-2 * copiesMade)
 	for _, name := range []string{copiesPrefix + "left", copiesPrefix + "held", copiesPrefix + "new", "other"} {

@@ -51,7 +51,9 @@ A SHAPE is [COUNTx]MEMORY, then any of these, with commas between them:
   slices=WORD       whether a context's own slice can be set: set, refuse
                     (an error) or ignore (no error, no effect) (set)
   link=SIZE/s       bandwidth between host and device, each way (4GB/s)
-  context=SIZE      device memory that a context takes (64MiB)`,
+  context=SIZE      device memory that a context takes (64MiB)
+  mig=N+N+…         MIG instances of each device: 1g, 2g, 3g, 4g or 7g, which is
+                    how many of seven parts of the units each has (none)`,
 		Example:               "  lgpu sim --gpus 2 --memory 16GiB --sms 32 &\n  lgpu run --sim=2x16GiB,sms=32 -- ./program",
 		DisableFlagsInUseLine: true,
 		Args:                  noArguments,

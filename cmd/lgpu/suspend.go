@@ -353,13 +353,14 @@ func (w *waiter) look(s *api.Snapshot, passed time.Duration) (done bool, err err
 	return done, nil
 }
 
-// device adds what an lgpu has of a device, and says whether that is as it should be.
+// device adds what an lgpu has of a device, and says whether that is as it should be. What is evicted and asks for nothing was
+// back, and has made room for others since.
 func (w *waiter) device(r *moved, n *api.Directory, d *api.DeviceUse) (done bool) {
 	now, before := d.GetMemoryEvicted(), w.before[place{n.GetId(), d.GetUuid()}]
 	if w.resume {
 		now, before = before, now
 		r.Left += d.GetMemoryEvicted()
-		done = d.GetMemoryEvicted() == 0
+		done = d.GetMemoryEvicted() == 0 || d.GetState() == api.State_EVICTED
 	} else {
 		done = d.GetState() == api.State_SUSPENDED || d.GetState() == api.State_RELEASED
 		if !done {
@@ -429,6 +430,9 @@ func (m *move) report(out io.Writer, results []moved) error {
 		what := "nothing had to be moved"
 		if rate := rateOf(r.Bytes, r.Seconds); rate != "" {
 			what = fmt.Sprintf("%s in %.1f s, %s", units.FormatSize(r.Bytes), r.Seconds, rate)
+		}
+		if r.Left != 0 {
+			what += fmt.Sprintf("; %s made room for others", units.FormatSize(r.Left))
 		}
 		fmt.Fprintf(&b, "%s %s: %s\n", r.State, r.Path, what)
 	}

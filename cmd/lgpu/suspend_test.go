@@ -154,6 +154,11 @@ func TestResume(t *testing.T) {
 	if out, _, err := m.try(t, &move{resume: true}, "/team"); err != nil || out != "resumed /team: nothing had to be moved\n" {
 		t.Errorf("%q, %v", out, err)
 	}
+	// What was back, and has made room for others before anybody looked, has been resumed. What asks for its memory has not.
+	m.states = []*api.Snapshot{memory(api.State_SUSPENDED, most, ""), memory(api.State_WAITING, most, ""), memory(api.State_EVICTED, most/2, "")}
+	if out, _, err := m.try(t, &move{resume: true}, "/team"); err != nil || !strings.HasSuffix(out, "; 15 GiB made room for others\n") {
+		t.Errorf("%q, %v", out, err)
+	}
 	// One in a group that is suspended stays so, and it is said.
 	m.states = []*api.Snapshot{memory(api.State_SUSPENDED, most, ""), memory(api.State_SUSPENDED, most, "", "/team")}
 	_, _, err = m.try(t, &move{resume: true}, "/team/a")

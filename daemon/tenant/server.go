@@ -377,6 +377,7 @@ func (s *Server) SetLimits(id uint64, limits Limits) error {
 	l.HostMemory, l.Devices = limits.HostMemory, slices.Clone(limits.Devices)
 	for i, d := range l.Devices {
 		l.Devices[i].Overcommit = before[i].Overcommit // its clients were told at their start
+		l.Devices[i].Instance = before[i].Instance     // also when the device is gone
 		if l.shared != nil {
 			l.shared.SetMemory(i, d.Memory)
 			l.shared.SetCompute(i, d.Compute)

@@ -95,7 +95,7 @@ func inventory(d gpu.Description) *api.Inventory {
 func hardware(d gpu.Device) *api.Device {
 	m := &api.Device{
 		Uuid: d.Identity(), Index: int32(d.Index), Ordinal: d.Ordinal(), Name: d.Name, Pci: d.PCI, MemoryTotal: d.Memory,
-		Units: uint32(max(d.Units, 0)),
+		Units: uint32(max(d.Units, 0)), Partitioned: d.Partitioned,
 	}
 	if d.MIG() {
 		m.Parent, m.GpuInstance, m.ComputeInstance = d.Parent.String(), percent(d.GPUInstance), percent(d.ComputeInstance)

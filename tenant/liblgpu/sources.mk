@@ -5,7 +5,7 @@ LGPU_SOURCES = \
 	driver/dl.c driver/procaddress.c driver/real.c driver/symbols.c \
 	driver/dl_x86_64.S driver/dl_aarch64.S driver/forward_x86_64.S driver/forward_aarch64.S \
 	process/counter.c process/devices.c process/process.c process/region.c \
-	daemon/daemon.c daemon/park.c \
+	daemon/daemon.c daemon/fork.c daemon/park.c \
 	alone/clients.c alone/hami.c alone/turn.c \
 	memory/accounts.c memory/anew.c memory/charge.c memory/exports.c memory/freed.c memory/image.c memory/overhead.c \
 	memory/pools.c memory/reserve.c \

@@ -74,7 +74,9 @@
 // come back without a newer Keep, even if the move fails later; so it may be given to others at once, if that Keep is the
 // latest: one that speaks of an older Keep may be about memory that comes back and goes on to do so. A daemon that does
 // not know the flag learns what is resident, and no more. Unasked, Kept
-// with Serial 0 says that less is resident, since memory was freed. After a reconnect the client says first of all (for
+// with Serial 0 says that less is resident, since memory was freed; with FlagAsOf and, in ID, the Serial of the last Keep that
+// the client had answered when it looked. If that is not the latest one, it may have looked in the midst of a move, in which
+// less is resident as well: then it says nothing of what was freed. After a reconnect the client says first of all (for
 // each device) Kept with Serial 0 and what is resident, and goes on with the level it had until a Keep comes.
 //
 // What has left the device lies in the Store of the client and the device: files made by the daemon, one of memory
@@ -221,6 +223,8 @@ const (
 	FlagRejoin
 	// FlagFixed (Need, with FlagResident): Value is what cannot leave the device. (Keep): the answer to that.
 	FlagFixed
+	// FlagAsOf (Kept, unasked): ID is the Serial of the last Keep that was answered before Value was looked at, 0 for none.
+	FlagAsOf
 )
 
 // Message is everything either side says. Fields that a kind does not name are zero.
@@ -230,7 +234,7 @@ type Message struct {
 	Device  uint32 // index in Limits: Gate and after
 	Client  uint32 // index in Usage: Hello with FlagReconnect, Welcome
 	Flags   uint32
-	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome; Serial of the Keep: Kept with FlagMoving;
+	ID      uint64 // of the lgpu: Hello with FlagReconnect, Welcome; Serial of the Keep: Kept with FlagMoving, FlagAsOf;
 	// of the client: Need with FlagFixed and its Keep
 	Serial uint64 // of the grant: Open, Close, Closed; of the level: Keep, Kept, Halt, Halted
 	// Value is, by kind: Open: Busy at which the grant ends, or Forever. Closed: Busy then. Need: bytes. Memory:

@@ -104,7 +104,10 @@ type DeviceLimits struct {
 	// no daemon, or one that does not say.
 	Beat uint64
 	// Overcommit is 1 if the lgpu's memory may leave this device (protocol: Keep). It never changes.
-	Overcommit uint64
+	Overcommit uint32
+	// Instance is 1 if the device is a MIG instance, whose UUID the driver writes MIG-… and not GPU-…. It never changes. Until it
+	// was there Overcommit had its bytes, which were 0.
+	Instance uint32
 }
 
 // Counter is an amount of memory with the identity of the last operation that

@@ -480,3 +480,29 @@ func TestOffers(t *testing.T) {
 		t.Errorf("folders of lgpus that are gone: %v, %v", left, err)
 	}
 }
+
+// TestInstance: a container of an lgpu that has one MIG instance has that instance's memory, and nothing of its environment says
+// which it is. An lgpu that could have several is offered once it was given one.
+func TestInstance(t *testing.T) {
+	serve(t)
+	const divided = "--sim=1x8GiB,sms=7,mig=1g+1g" // instances of 1 GiB
+	must(t, lgpu("create", divided, "/mine"))
+	defer remove(t, "mine")
+	if _, offered := specs(t)["mine"]; offered {
+		t.Error("an lgpu of two MIG instances is offered")
+	}
+	must(t, lgpu("run", divided, "--name", "mine", "--group", "/", "--device", "0:1", "--", "true"))
+	for deadline := time.Now().Add(time.Minute); ; {
+		list := must(t, lgpu("cdi", "list"))
+		if strings.Contains(list, "lgpu.io/lgpu=mine ") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it is not offered: %s", list)
+		}
+	}
+	out := must(t, container(t, 0, "mine", plain, nil, "/grab"))
+	if !strings.HasPrefix(out, "bounded: ") {
+		t.Errorf("in the container: %s", out)
+	}
+}

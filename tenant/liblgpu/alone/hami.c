@@ -162,7 +162,7 @@ static void fill(struct lgpu_hami *h, const struct lgpu_limits *l)
 {
 	h->device_num = l->devices;
 	for (uint32_t i = 0; i < l->devices; i++) {
-		lgpu_uuid_text(l->device[i].uuid, h->uuids[i]);
+		lgpu_uuid_text(&l->device[i], h->uuids[i]);
 		h->limit[i] = l->device[i].memory != LGPU_NO_LIMIT ? l->device[i].memory : 0;
 		h->sm_limit[i] = l->device[i].compute / 100;
 	}

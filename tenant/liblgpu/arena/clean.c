@@ -19,8 +19,8 @@
 // Where the kernel cannot be loaded (there is no room on the device, or no compiler for PTX) everything is copied, and the
 // next move tries again. It is also copied where hashing takes more than half of the time that copying would: beside another
 // program that keeps the device busy, or on the software GPU. A few pages are tried first, and then more: however few there
-// are, a launch may have to wait until others' kernels give way. What that takes may be an eighth of the move. After each time
-// that it did not pay more moves go by without. With LGPU_STRICT nothing is hashed.
+// are, a launch may have to wait until others' kernels give way. What that takes may be an eighth of the move. Where it did not
+// pay twice and more, one after the other, more and more moves go by without. With LGPU_STRICT nothing is hashed.
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -76,7 +76,7 @@ static struct pace {
 	uint64_t leaving;     // bytes, in this move
 	int64_t spent;        // in this move
 	uint32_t batch;       // pages of the next launch
-	uint32_t skip, pause; // moves that are to go by without, and how many there were to be last
+	uint32_t skip, pause; // moves that are to go by without, and how many are to when it does not pay the next time
 	bool off;             // in this move
 	bool banned;          // for good: the kernel's own memory had no room
 } paces[LGPU_MAX_DEVICES];
@@ -96,6 +96,8 @@ void lgpu_clean_ended(int device, uint64_t copied, int64_t nanos)
 	struct pace *p = &paces[device];
 	if (copied >= SOME && nanos > p->spent)
 		p->rate = (double)copied * LGPU_NANOS / (double)(nanos - p->spent);
+	if (!p->off)
+		p->pause = 0;
 }
 
 // paid notes how long it took to hash pages.
@@ -106,8 +108,10 @@ static void paid(struct pace *p, uint32_t pages, int64_t nanos)
 	p->spent += nanos;
 	p->batch = p->batch < BATCH / GROWTH ? GROWTH * p->batch : BATCH;
 	p->off = dear && PART * (double)p->spent * rate > (double)p->leaving * LGPU_NANOS;
-	p->pause = !p->off ? 0 : p->pause < PAUSE ? 2 * p->pause + 1 : PAUSE;
+	if (!p->off)
+		return;
 	p->skip = p->pause;
+	p->pause = p->pause < PAUSE ? 2 * p->pause + 1 : PAUSE;
 }
 
 // What the host and the kernel share.

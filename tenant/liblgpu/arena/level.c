@@ -95,11 +95,21 @@ void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, ui
 		.device = (uint32_t)device,
 		.flags = why != 0 ? (uint32_t)LGPU_LINK_FLAG_REFUSED : 0,
 		.serial = serial,
-		.value = serial == 0 ? claimed(s, device) : lgpu_level_resident(s, device),
+		.value = lgpu_level_resident(s, device),
 		.extra = why != 0 ? why : lgpu_level_total(s, device),
 	};
 	store(&lgpu_levels[device].said, claimed(s, device)); // what waits may be freed again before lgpu_arena_look sees it
 	lgpu_daemon_send(&m);
+}
+
+// freed says unasked that no more is claimed than that. answered is the last Keep that was answered before that was looked at:
+// by now the mover may have begun with another one, or be done with it.
+static void freed(const struct lgpu_state *s, int device, uint64_t now, uint64_t answered)
+{
+	store(&lgpu_levels[device].said, now);
+	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_KEPT, .device = (uint32_t)device,
+						.flags = (uint32_t)LGPU_LINK_FLAG_AS_OF, .id = answered, .value = now,
+						.extra = lgpu_level_total(s, device)});
 }
 
 // Between two connections nothing is said: the new daemon must first hear what is resident, and get the files.
@@ -264,9 +274,9 @@ void lgpu_arena_look(void)
 	for (int i = 0; i < (int)s->limits->devices && i < (int)LGPU_MAX_DEVICES; i++) {
 		if (!lgpu_arena_wants(s, i))
 			continue;
-		uint64_t now = claimed(s, i), said = load(&lgpu_levels[i].said);
+		uint64_t answered = load(&lgpu_levels[i].answered), now = claimed(s, i), said = load(&lgpu_levels[i].said);
 		if (now + LESS <= said)
-			lgpu_level_kept(s, i, 0, 0);
+			freed(s, i, now, answered);
 		else if (now > said)
 			store(&lgpu_levels[i].said, now);
 		lgpu_level_need(s, i);

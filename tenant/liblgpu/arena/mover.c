@@ -123,6 +123,7 @@ static void settled(const struct lgpu_state *s, int device, uint64_t why)
 	a->owed = false;
 	if (why != 0)
 		lgpu_level_set(device, lgpu_level_resident(s, device));
+	__atomic_store_n(&lgpu_levels[device].answered, a->serial, __ATOMIC_RELEASE);
 	lgpu_level_kept(s, device, a->serial, why);
 }
 

@@ -293,13 +293,14 @@ void lgpu_arena_pools_forget(void);
 
 // What the mover and those who wait for a level know of a device.
 struct lgpu_level {
-	uint64_t value;   // that may be resident
-	uint32_t number;  // of levels that there have been
-	uint64_t waiting; // bytes that are charged, and wait for a level
-	uint64_t said;    // the last Kept, or what has become resident since
-	uint64_t asked;   // the last Need
+	uint64_t value;    // that may be resident
+	uint32_t number;   // of levels that there have been
+	uint64_t waiting;  // bytes that are charged, and wait for a level
+	uint64_t said;     // the last Kept, or what has become resident since
+	uint64_t answered; // serial of the last Keep that was answered
+	uint64_t asked;    // the last Need
 	uint32_t refusals;
-	uint64_t refused; // what was refused last
+	uint64_t refused;  // what was refused last
 };
 extern struct lgpu_level lgpu_levels[LGPU_MAX_DEVICES];
 
@@ -321,7 +322,7 @@ bool lgpu_level_wait(struct lgpu_state *s, int device, uint64_t bytes);
 bool lgpu_level_fixed(int device);
 void lgpu_level_fixed_again(int device);
 void lgpu_level_fixed_answer(uint64_t id, bool refused);
-// lgpu_level_kept answers a Keep, or says unasked (serial 0) what is resident. why is 0 where the Keep is met.
+// lgpu_level_kept answers a Keep. why is 0 where it is met.
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why);
 // lgpu_level_moving tells the daemon what is resident while the move of a Keep goes on, if that is much more or less than it
 // knows. True: it has been told.

@@ -56,6 +56,10 @@ const char *lgpu_basename(const char *path);
 // are blocked: the program's handlers never run there.
 bool lgpu_thread_start(void *(*fn)(void *), void *arg);
 
+// lgpu_at_fork has every fork from now on call prepare before it, and child in the
+// child, which may call only what a signal handler may. False: it cannot.
+bool lgpu_at_fork(void (*prepare)(void), void (*child)(void));
+
 // lgpu_pages returns zeroed pages of the process's own, which the kernel wipes in
 // a forked child, or NULL.
 void *lgpu_pages(size_t bytes);

@@ -165,6 +165,14 @@ bool lgpu_thread_start(void *(*fn)(void *), void *arg)
 	return error == 0;
 }
 
+bool lgpu_at_fork(void (*prepare)(void), void (*child)(void))
+{
+	// What pthread_atfork calls, which is not in libc.so itself. This library is never unloaded, and needs no handle.
+	int (*add)(void (*)(void), void (*)(void), void (*)(void), void *) =
+		(int (*)(void (*)(void), void (*)(void), void (*)(void), void *))lgpu_libc("__register_atfork");
+	return add != NULL && add(prepare, NULL, child, NULL) == 0;
+}
+
 void *lgpu_pages(size_t bytes)
 {
 	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -156,6 +156,7 @@ bool lgpu_link_hello(int fd, struct lgpu_message m, int usage, struct lgpu_welco
 void lgpu_link_established(struct lgpu_process *p, int fd)
 {
 	struct lgpu_connection *l = &p->daemon;
+	lgpu_link_guard_forks();
 	timeout(fd, LOOK); // see listen_to
 	lgpu_lock(&l->lock);
 	l->fd = fd;

@@ -31,6 +31,11 @@ void lgpu_link_heard(struct lgpu_connection *l, const struct lgpu_message *m, in
 // lgpu_link_limits maps the limits of a region, or returns NULL.
 struct lgpu_limits *lgpu_link_limits(int fd, const char *path);
 
+// ---- fork.c
+
+// lgpu_link_guard_forks has forked children close what they have of the connection and of usage, from now on.
+void lgpu_link_guard_forks(void);
+
 // ---- park.c
 
 // lgpu_park_halt begins what a Halt asks.

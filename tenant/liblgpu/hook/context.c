@@ -280,19 +280,33 @@ static CUresult set_limit(CUlimit limit, size_t value)
 	return r;
 }
 
-// ordered makes a call about a limit, which for that of stacks waits while they rest.
-#define ordered(limit, call)                                                                                               \
-	({                                                                                                                 \
-		if ((limit) == CU_LIMIT_STACK_SIZE)                                                                        \
-			lgpu_stacks_lock();                                                                                \
-		CUresult ordered_ = (call);                                                                                \
-		if ((limit) == CU_LIMIT_STACK_SIZE)                                                                        \
-			lgpu_stacks_unlock();                                                                              \
-		ordered_;                                                                                                  \
-	})
+// A call about the limit of stacks waits while they rest.
+static void limit_begins(CUlimit limit)
+{
+	if (limit == CU_LIMIT_STACK_SIZE)
+		lgpu_stacks_lock();
+}
 
-LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return LGPU_TOUCHED(ordered(limit, set_limit(limit, value))); }
+static void limit_ends(CUlimit limit)
+{
+	if (limit == CU_LIMIT_STACK_SIZE)
+		lgpu_stacks_unlock();
+}
+
+static CUresult set_in_order(CUlimit limit, size_t value)
+{
+	limit_begins(limit);
+	CUresult r = set_limit(limit, value);
+	limit_ends(limit);
+	return r;
+}
+
+LGPU_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return LGPU_TOUCHED(set_in_order(limit, value)); }
+
 LGPU_EXPORT CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
-	return ordered(limit, LGPU_REAL(cuCtxGetLimit)(pvalue, limit));
+	limit_begins(limit);
+	CUresult r = LGPU_REAL(cuCtxGetLimit)(pvalue, limit);
+	limit_ends(limit);
+	return r;
 }

@@ -147,7 +147,6 @@ LGPU_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph h
 #define INSTANTIATE(exec, graph, call)                                                                             \
 	do {                                                                                                       \
 		CUresult loaded = lgpu_loads_any() ? lgpu_graph_loads(graph) : CUDA_SUCCESS;                       \
-		lgpu_stacks_keep();                                                                                \
 		return loaded != CUDA_SUCCESS ? loaded : instantiated(exec, graph, call);                          \
 	} while (0)
 

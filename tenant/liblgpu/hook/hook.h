@@ -58,9 +58,8 @@ extern bool lgpu_stacks_large;
 CUresult lgpu_stacks_use(CUfunction f);
 
 // lgpu_stacks_rest has contexts give up their stacks, or have again what they had. Until then a question or a wish about
-// their size waits. lgpu_stacks_keep has them keep their stacks from now on, and waits until they have them.
+// their size waits.
 void lgpu_stacks_rest(bool rest);
-void lgpu_stacks_keep(void);
 void lgpu_stacks_reset(void); // a forked child has none
 
 // lgpu_stacks_lock and lgpu_stacks_unlock are around a call that is about their size.

@@ -74,11 +74,9 @@ CUresult lgpu_stacks_use(CUfunction f)
 // ---- stacks that rest
 
 // Half of what a context has of its device are stacks, in which nothing is between two kernels. A program that leaves its
-// devices need not have them copied, nor kept: its contexts give them up before, and get them again. A program that has made
-// executable graphs keeps them: nothing says that what the driver has prepared for a graph finds the new ones.
+// devices need not have them copied, nor kept: its contexts give them up before, and get them again.
 
 static uint32_t size; // lock of their size; held while they rest
-static bool kept;     // they never do any more
 static bool rests;    // they do; of the thread that hears the daemon
 
 void lgpu_stacks_lock(void) { lgpu_lock(&size); }
@@ -87,16 +85,7 @@ void lgpu_stacks_unlock(void) { lgpu_unlock(&size); }
 void lgpu_stacks_reset(void)
 {
 	size = 0;
-	rests = kept = false;
-}
-
-void lgpu_stacks_keep(void)
-{
-	if (__atomic_load_n(&kept, __ATOMIC_ACQUIRE))
-		return;
-	lgpu_stacks_lock();
-	__atomic_store_n(&kept, true, __ATOMIC_RELEASE);
-	lgpu_stacks_unlock();
+	rests = false;
 }
 
 static void give_up(size_t *was)
@@ -123,8 +112,7 @@ void lgpu_stacks_rest(bool rest)
 	rests = rest;
 	if (rest)
 		lgpu_stacks_lock();
-	if (!rest || !kept)
-		lgpu_gate_each_context(rest ? give_up : have_again);
+	lgpu_gate_each_context(rest ? give_up : have_again);
 	if (!rest)
 		lgpu_stacks_unlock();
 	LGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);

@@ -57,7 +57,7 @@ static nvmlDevice_t nvml_device(const struct lgpu_state *s, int device)
 	nvmlDevice_t d = __atomic_load_n(&nvml_devices[device], __ATOMIC_ACQUIRE);
 	if (d == NULL) {
 		char text[48];
-		lgpu_uuid_text(s->limits->device[device].uuid, text);
+		lgpu_uuid_text(&s->limits->device[device], text);
 		if (LGPU_REAL(nvmlDeviceGetHandleByUUID)(text, &d) != NVML_SUCCESS)
 			return NULL;
 		__atomic_store_n(&nvml_devices[device], d, __ATOMIC_RELEASE);

@@ -6,11 +6,11 @@
 
 #include "process/process.h"
 
-void lgpu_uuid_text(const uint8_t uuid[16], char text[LGPU_UUID_TEXT])
+void lgpu_uuid_text(const struct lgpu_device_limits *device, char text[LGPU_UUID_TEXT])
 {
-	char *p = text + sprintf(text, "GPU-");
+	char *p = text + sprintf(text, device->instance != 0 ? "MIG-" : "GPU-");
 	for (int i = 0; i < 16; i++)
-		p += sprintf(p, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+		p += sprintf(p, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", device->uuid[i]);
 }
 
 // digit_value reads a hexadecimal digit; 16 for anything else.
@@ -21,7 +21,7 @@ static unsigned digit_value(char c)
 
 bool lgpu_uuid_parse(const char *text, uint8_t uuid[16])
 {
-	if (strncmp(text, "GPU-", 4) != 0)
+	if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0)
 		return false;
 	text += 4;
 	for (int i = 0; i < 16; i++) {

@@ -120,10 +120,10 @@ int lgpu_current(CUcontext *context);
 // lgpu_uuid_index returns the index in the limits of the device with uuid, or -1.
 int lgpu_uuid_index(const struct lgpu_limits *limits, const uint8_t uuid[16]);
 
-// lgpu_uuid_text writes a UUID as the driver does, "GPU-" and 36 characters.
+// lgpu_uuid_text writes a device's UUID as the driver does: "GPU-", or "MIG-" of a MIG instance, and 36 characters.
 #define LGPU_UUID_TEXT 41
-void lgpu_uuid_text(const uint8_t uuid[16], char text[LGPU_UUID_TEXT]);
-// lgpu_uuid_parse reads "GPU-" and 32 hexadecimal digits with dashes.
+void lgpu_uuid_text(const struct lgpu_device_limits *device, char text[LGPU_UUID_TEXT]);
+// lgpu_uuid_parse reads "GPU-" or "MIG-", and 32 hexadecimal digits with dashes.
 bool lgpu_uuid_parse(const char *text, uint8_t uuid[16]);
 
 // ---- the region (region.c)

@@ -37,7 +37,8 @@ struct lgpu_device_limits {
 	uint32_t compute;
 	uint32_t units;
 	uint64_t beat;
-	uint64_t overcommit;
+	uint32_t overcommit;
+	uint32_t instance;
 };
 _Static_assert(sizeof(struct lgpu_device_limits) == 64, "lgpu_device_limits");
 _Static_assert(offsetof(struct lgpu_device_limits, uuid) == 0, "UUID");
@@ -48,6 +49,7 @@ _Static_assert(offsetof(struct lgpu_device_limits, compute) == 40, "Compute");
 _Static_assert(offsetof(struct lgpu_device_limits, units) == 44, "Units");
 _Static_assert(offsetof(struct lgpu_device_limits, beat) == 48, "Beat");
 _Static_assert(offsetof(struct lgpu_device_limits, overcommit) == 56, "Overcommit");
+_Static_assert(offsetof(struct lgpu_device_limits, instance) == 60, "Instance");
 
 struct lgpu_limits {
 	uint64_t magic;

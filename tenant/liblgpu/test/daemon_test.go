@@ -435,7 +435,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A forked child is no client: it does not speak for its parent, and what it inherits keeps nothing open that matters.
+// links counts what a process has open whose name begins so.
+func links(t *testing.T, pid int, prefix string) (count int) {
+	t.Helper()
+	fds := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name, _ := os.Readlink(filepath.Join(fds, e.Name())); strings.HasPrefix(name, prefix) {
+			count++
+		}
+	}
+	return count
+}
+
+// A forked child is no client: it does not speak for its parent, and has nothing open of what that has of the daemon's.
 func TestFork(t *testing.T) {
 	_, c, p := begun(t)
 	p.say(protocol.Message{Kind: protocol.Open, Serial: 1, Value: protocol.Forever})
@@ -447,6 +463,17 @@ func TestFork(t *testing.T) {
 		t.Fatalf("%q: %v", line, err)
 	}
 	c.wait("fork: 0")
+	for _, prefix := range []string{"socket:", "/memfd:" + region.UsageName} {
+		if links(t, c.cmd.Process.Pid, prefix) == 0 {
+			t.Errorf("the parent has no %s", prefix)
+		}
+		for deadline := time.Now().Add(patience); links(t, child, prefix) != 0; time.Sleep(time.Millisecond) { // it may not have run yet
+			if time.Now().After(deadline) {
+				t.Errorf("the child has the parent's %s", prefix)
+				break
+			}
+		}
+	}
 	unix.Kill(child, unix.SIGKILL)
 	c.do("sync")
 	p.say(protocol.Message{Kind: protocol.Close, Serial: 1})

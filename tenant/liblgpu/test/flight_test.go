@@ -34,7 +34,7 @@ func card(t *testing.T, env ...string) (*daemon, *client, *peer) {
 }
 
 // cardOf does so in an lgpu with or without overcommit.
-func cardOf(t *testing.T, overcommit uint64, env ...string) (*daemon, *client, *peer) {
+func cardOf(t *testing.T, overcommit uint32, env ...string) (*daemon, *client, *peer) {
 	t.Helper()
 	driver, err := cardLibrary()
 	if err != nil {

@@ -76,7 +76,7 @@ func TestNewestForms(t *testing.T) {
 	bin := program(t, "newest", "-ldl")
 	for _, c := range []struct {
 		name       string
-		overcommit uint64
+		overcommit uint32
 		steps      string
 		want       string
 	}{

@@ -316,3 +316,29 @@ func TestEverySymbolOfTheSoftwareGPUIsClassified(t *testing.T) {
 	t.Setenv("LGPU_TEST_DRIVERS", simLibraries.dir)
 	TestEverySymbolOfADriverIsClassified(t)
 }
+
+// A program in an lgpu on a MIG instance sees that instance, as CUDA and NVML have it, whatever its environment says of others.
+func TestInstance(t *testing.T) {
+	dev := newDevice(t, "1x4GiB,sms=14,context=16MiB,mig=3g+2g+1g")
+	devices, err := dev.client.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := region.Spec{Name: "test", HostMemory: region.NoLimit, Devices: []region.DeviceLimits{{Memory: 256 * mib, Physical: 1 << 30,
+		Compute: region.FullCompute, Instance: 1}}}
+	for i, b := range devices[2].UUID {
+		s.Devices[0].UUID[i] = byte(b)
+	}
+	first := fmt.Sprintf("%02x", s.Devices[0].UUID[0])
+	env := append(append([]string{}, dev.env...), "LD_PRELOAD="+built.library, "LGPU_REGION="+newRegion(t, s))
+	bin := simProgram(t, "testdata/tenant.c", "-DLGPU_CUDA_PLAIN", "-DLGPU_NVML_PLAIN", "-DLINKED")
+	for _, visible := range []string{"", "CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=MIG-" + first} {
+		own := env
+		if visible != "" {
+			own = append(own, visible)
+		}
+		want(t, mustRun(t, own, bin, "smi", "init", "devices"),
+			"nvml 0 devices 1 MIG-"+first+"/0/0of256MiB/0procs", "init 0", "devices 1 "+first+"/256MiB/4")
+	}
+	want(t, mustRun(t, append(env, "CUDA_VISIBLE_DEVICES=1"), bin, "init"), "init 100")
+}

@@ -33,7 +33,7 @@ static int chosen(const struct lgpu_limits *l, const char *word, size_t length)
 	}
 	for (uint32_t i = 0; i < l->devices; i++) {
 		char text[LGPU_UUID_TEXT];
-		lgpu_uuid_text(l->device[i].uuid, text);
+		lgpu_uuid_text(&l->device[i], text);
 		if (length > 4 && length < LGPU_UUID_TEXT && strncasecmp(text, word, length) == 0) {
 			if (found >= 0)
 				return -1; // it could be either
@@ -70,7 +70,7 @@ static void compose(const struct lgpu_limits *l, const char *user, char *list, s
 		if (index < 0 || (size_t)(p - list) + LGPU_UUID_TEXT + 1 >= size)
 			return;
 		taken[index] = true;
-		lgpu_uuid_text(l->device[index].uuid, text);
+		lgpu_uuid_text(&l->device[index], text);
 		p += sprintf(p, "%s%s", p == list ? "" : ",", text);
 	}
 }

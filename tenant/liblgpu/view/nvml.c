@@ -95,7 +95,7 @@ static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device, nvmlRetur
 		return driver(index, device);
 	if (index >= s->limits->devices)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	lgpu_uuid_text(s->limits->device[index].uuid, text);
+	lgpu_uuid_text(&s->limits->device[index], text);
 	return LGPU_REAL(nvmlDeviceGetHandleByUUID)(text, device);
 }
 

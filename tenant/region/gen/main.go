@@ -66,6 +66,7 @@ var headers = []cheader.Header{
 			{Name: "FLAG_NOTED", Value: uint64(protocol.FlagNoted)},
 			{Name: "FLAG_MOVING", Value: uint64(protocol.FlagMoving)},
 			{Name: "FLAG_FIXED", Value: uint64(protocol.FlagFixed)},
+			{Name: "FLAG_AS_OF", Value: uint64(protocol.FlagAsOf)},
 			{Name: "KEEP", Value: uint64(protocol.Keep)}, {Name: "KEPT", Value: uint64(protocol.Kept)},
 			{Name: "STORE", Value: uint64(protocol.Store)},
 			{Name: "WHY_BUSY", Value: protocol.WhyBusy}, {Name: "WHY_CAPTURE", Value: protocol.WhyCapture},
