@@ -11,7 +11,8 @@
 # make packages  deb, rpm, archive and their checksums in build/package; make image an image for Docker
 # make kube      bin/lgpu-kube, the driver of Kubernetes; make test-kube its tests, beside a daemon
 # make kube-control-plane  what test-kube needs to run a real control plane too; minutes, and 4 GB of Go's build cache
-# make e2e-kube  tests of a whole node, as root; make kube-node, with Debian's libseccomp-dev, what they need beside the former
+# make e2e-kube  tests of a whole node, as root; make kube-node, with Debian's libseccomp-dev, what they need beside the former;
+#                make kube-docker  Docker, which one of them is skipped without
 # make image-kube  its image; make kube-manifests kube/deploy/lgpu.yaml, from the chart beside it
 # make lint      gofmt, vet, staticcheck, C without a warning
 # make race      make test, under the race detector where it sees anything
@@ -207,17 +208,29 @@ kube-control-plane:
 	done > $(PLANE)/kwok.yaml
 	cd kube/controlplane && CGO_ENABLED=0 $(GO) vet ./...
 
-# The rest of a node for tests, as released: the kubelet, of the same packages as the control plane, and what runs containers.
-RUNTIME_LDFLAGS = -s -w -X github.com/containerd/containerd/v2/version.Version=$(call runtime,github.com/containerd/containerd/v2)
-runtime = $(shell cd kube/runtime && $(GO) list -m -f '{{.Version}}' $(1))
+# The rest of a node for tests, as released: the kubelet, of the same packages as the control plane, and what runs containers,
+# with nerdctl, which starts them without Kubernetes.
+RUNTIME_LDFLAGS = -s -w -X github.com/containerd/containerd/v2/version.Version=$(call version,runtime,github.com/containerd/containerd/v2)
+version = $(shell cd kube/$(1) && $(GO) list -m -f '{{.Version}}' $(2))
+NERDCTL_LDFLAGS = -s -w -X github.com/containerd/nerdctl/v2/pkg/version.Version=$(call version,nerdctl,github.com/containerd/nerdctl/v2)
 .PHONY: kube-node e2e-kube
 kube-node:
 	$(GOBUILD) -C kube/controlplane build -o ../../$(PLANE)/ -ldflags '$(PLANE_LDFLAGS)' k8s.io/kubernetes/cmd/kubelet
 	$(GOBUILD) -C kube/runtime build -o ../../$(PLANE)/ -tags 'no_btrfs no_devmapper no_zfs' -ldflags '$(RUNTIME_LDFLAGS)' \
 		$(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr)
 	CGO_ENABLED=1 $(GO) -C kube/runtime build -o ../../$(PLANE)/ -tags 'urfave_cli_no_docs seccomp netgo osusergo' \
-		-ldflags "-s -w -X main.version=$(patsubst v%,%,$(call runtime,github.com/opencontainers/runc)) -linkmode external \
+		-ldflags "-s -w -X main.version=$(patsubst v%,%,$(call version,runtime,github.com/opencontainers/runc)) -linkmode external \
 		-extldflags -static" github.com/opencontainers/runc
+	$(GOBUILD) -C kube/nerdctl build -o ../../$(PLANE)/ -ldflags '$(NERDCTL_LDFLAGS)' github.com/containerd/nerdctl/v2/cmd/nerdctl
+
+# Docker's daemon and its client, for a test of such a node that is skipped without them. The client has no go.mod, which would
+# say which version of the language it is in.
+DOCKER_LDFLAGS = -s -w -X github.com/moby/moby/v2/dockerversion.Version=$(call version,docker,github.com/moby/moby/v2) \
+	-X github.com/docker/cli/cli/version.Version=$(patsubst v%+incompatible,%,$(call version,docker,github.com/docker/cli))
+.PHONY: kube-docker
+kube-docker:
+	$(GOBUILD) -C kube/docker build -o ../../$(PLANE)/ -tags exclude_graphdriver_btrfs -ldflags '$(DOCKER_LDFLAGS)' \
+		-gcflags 'github.com/docker/cli/...=-lang=go1.26' github.com/moby/moby/v2/cmd/dockerd github.com/docker/cli/cmd/docker
 
 # Tests of a whole node, as root.
 e2e-kube: build kube

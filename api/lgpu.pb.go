@@ -752,6 +752,8 @@ type Device struct {
 	// Of a MIG instance: the numbers of its GPU instance and of its compute instance; absent where the driver does not say.
 	GpuInstance     *uint32 `protobuf:"varint,23,opt,name=gpu_instance,json=gpuInstance,proto3,oneof" json:"gpu_instance,omitempty"`
 	ComputeInstance *uint32 `protobuf:"varint,24,opt,name=compute_instance,json=computeInstance,proto3,oneof" json:"compute_instance,omitempty"`
+	// A GPU in MIG mode: programs use its instances, if it has any, and never itself.
+	Partitioned bool `protobuf:"varint,25,opt,name=partitioned,proto3" json:"partitioned,omitempty"`
 	// What it is like; absent while it has not been asked.
 	Inventory     *Inventory `protobuf:"bytes,40,opt,name=inventory,proto3" json:"inventory,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -954,6 +956,13 @@ func (x *Device) GetComputeInstance() uint32 {
 		return *x.ComputeInstance
 	}
 	return 0
+}
+
+func (x *Device) GetPartitioned() bool {
+	if x != nil {
+		return x.Partitioned
+	}
+	return false
 }
 
 func (x *Device) GetInventory() *Inventory {
@@ -4817,7 +4826,7 @@ const file_lgpu_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12'\n" +
 	"\x06daemon\x18\x02 \x01(\v2\x0f.lgpu.v1.DaemonR\x06daemon\x12)\n" +
 	"\adevices\x18\x03 \x03(\v2\x0f.lgpu.v1.DeviceR\adevices\x124\n" +
-	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\xfb\a\n" +
+	"\vdirectories\x18\x04 \x03(\v2\x12.lgpu.v1.DirectoryR\vdirectories\"\x9d\b\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -4844,7 +4853,8 @@ const file_lgpu_proto_rawDesc = "" +
 	"\vtemperature\x18\x15 \x01(\x05H\x04R\vtemperature\x88\x01\x01\x12+\n" +
 	"\x0fenergy_other_mj\x18\x16 \x01(\x04H\x05R\renergyOtherMj\x88\x01\x01\x12&\n" +
 	"\fgpu_instance\x18\x17 \x01(\rH\x06R\vgpuInstance\x88\x01\x01\x12.\n" +
-	"\x10compute_instance\x18\x18 \x01(\rH\aR\x0fcomputeInstance\x88\x01\x01\x120\n" +
+	"\x10compute_instance\x18\x18 \x01(\rH\aR\x0fcomputeInstance\x88\x01\x01\x12 \n" +
+	"\vpartitioned\x18\x19 \x01(\bR\vpartitioned\x120\n" +
 	"\tinventory\x18( \x01(\v2\x12.lgpu.v1.InventoryR\tinventory\"!\n" +
 	"\x04Mode\x12\f\n" +
 	"\bTEMPORAL\x10\x00\x12\v\n" +

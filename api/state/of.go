@@ -75,7 +75,7 @@ func daemonOf(d *api.Daemon) *Daemon {
 func deviceOf(d *api.Device) Device {
 	out := Device{
 		UUID: d.GetUuid(), Index: d.GetOrdinal(), Name: d.GetName(), Key: d.GetKey(), PCI: known(d.GetPci()), Sim: known(d.GetSim()),
-		Parent: known(d.GetParent()), Mode: word(d.GetMode()), Fault: known(d.GetFault()),
+		Parent: known(d.GetParent()), Partitioned: d.GetPartitioned(), Mode: word(d.GetMode()), Fault: known(d.GetFault()),
 		NoGuests: known(d.GetNoGuests()), Units: known(d.GetUnits()),
 		MemoryCapacity: d.GetMemoryTotal(), MemoryCurrent: d.GetMemoryUsed(), Utilisation: d.Utilisation,
 		MemoryUtilisation: d.MemoryUtilisation, Processes: []DeviceProcess{}, Sampled: moment(d.GetSampled()),

@@ -52,6 +52,7 @@ type Device struct {
 	PCI               *string         `json:"pci"`
 	Sim               *string         `json:"sim"`
 	Parent            *string         `json:"parent"`
+	Partitioned       bool            `json:"partitioned"`
 	Mode              string          `json:"mode"`
 	Fault             *string         `json:"fault"`
 	NoGuests          *string         `json:"no_guests"`

@@ -126,7 +126,7 @@ func TestExamine(t *testing.T) {
 		{"MIG changes", func(m *Machine) { m.Driver.Devices[0].MIGAfterReset = On },
 			Warn, "device.0", "MIG mode changes", "--gpu-reset"},
 		{"MIG", func(m *Machine) { m.Driver.Devices[0].MIG, m.Driver.Devices[0].MIGAfterReset = On, On },
-			OK, "device.0", "containers and Kubernetes can have none of it", ""},
+			OK, "device.0", "lgpus are made on its instances, each on one", ""},
 		{"no log of switches", func(m *Machine) {
 			m.Driver.Devices[0].Switches.Err = fmt.Errorf("context switches of device 0: %w", &ctxswitch.UnsupportedError{
 				Err: errors.New("driver status 0x1b"), Advice: "run as root"})

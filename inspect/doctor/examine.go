@@ -122,7 +122,7 @@ func (e *examination) devices() {
 		if len(e.report.Results) == before {
 			mig := ""
 			if d.MIG == On {
-				mig = "; MIG is on: lgpus are made on its instances, and containers and Kubernetes can have none of it"
+				mig = "; MIG is on: lgpus are made on its instances, each on one"
 			}
 			e.ok(check, "%s, ready for sharing%s", d.Name, mig)
 		}

@@ -101,7 +101,7 @@ func (f *frame) lines() []line {
 		} else {
 			lines = append(lines, f.branch(t, t.top, d, c, 0, r)...)
 		}
-		if len(lines) == before {
+		if len(lines) == before && !d.GetPartitioned() {
 			lines = append(lines, line{text: f.paint.with(faint, "     no lgpu uses it")})
 		}
 	}
@@ -148,7 +148,7 @@ func (f *frame) device(d *api.Device, lgpus int, open bool) []line {
 		text = fmt.Sprintf("%d%%", d.GetUtilisation())
 	}
 	held := ratio(d.GetMemoryUsed(), d.GetMemoryTotal())
-	label := fit(mark+f.marked(r, strconv.Itoa(int(d.GetIndex()))+" "+clean(d.GetName())), name, false)
+	label := fit(mark+f.marked(r, d.GetOrdinal()+" "+clean(d.GetName())), name, false)
 	if r == f.selected && bool(f.paint) {
 		label = cursor.Render(label)
 	} else {
@@ -179,9 +179,12 @@ func (f *frame) device(d *api.Device, lgpus int, open bool) []line {
 // deviceWords are what does not change of a device.
 func deviceWords(d *api.Device) string {
 	mode := "temporal"
-	if d.GetMode() == api.Device_SPATIAL {
+	switch {
+	case d.GetPartitioned():
+		mode = "in MIG mode"
+	case d.GetMode() == api.Device_SPATIAL:
 		mode = "spatial"
-	} else if d.GetNoGuests() == "" {
+	case d.GetNoGuests() == "":
 		mode += ", guests"
 	}
 	key := clean(d.GetKey())

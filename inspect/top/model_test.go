@@ -94,7 +94,7 @@ func TestManyDevices(t *testing.T) {
 	one := s.Devices[0]
 	s.Devices = nil
 	for i := range int32(9) {
-		s.Devices = append(s.Devices, &api.Device{Uuid: fmt.Sprint("GPU-", i), Index: i, Name: one.Name, MemoryTotal: one.MemoryTotal})
+		s.Devices = append(s.Devices, &api.Device{Uuid: fmt.Sprint("GPU-", i), Index: i, Ordinal: fmt.Sprint(i), Name: one.Name, MemoryTotal: one.MemoryTotal})
 	}
 	s.Devices[8] = one
 	m.Update(arrived{s})

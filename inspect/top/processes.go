@@ -13,7 +13,8 @@ import (
 // process is one that uses a device.
 type process struct {
 	row     row
-	index   int32 // of the device
+	ordinal string // of the device
+	place   int    // of the device, among those there are
 	user    string
 	command string
 	memory  uint64
@@ -32,8 +33,8 @@ func (f *frame) processLines() []line {
 		if name == "" {
 			name = "without an lgpu"
 		}
-		text := fmt.Sprintf("%s %s %s %s %3d %s", right(f.marked(p.row, strconv.Itoa(int(p.row.pid))), 8),
-			fit(clean(p.user), 8, false), fit(clean(p.command), 15, false), right(size(p.memory), 6), p.index,
+		text := fmt.Sprintf("%s %s %s %s %s %s", right(f.marked(p.row, strconv.Itoa(int(p.row.pid))), 8),
+			fit(clean(p.user), 8, false), fit(clean(p.command), 15, false), right(size(p.memory), 6), right(p.ordinal, 3),
 			fit(clean(name), max(1, f.width-45), true))
 		text = strings.TrimRight(text, " ")
 		switch {
@@ -53,8 +54,8 @@ func (f *frame) processLines() []line {
 // allProcesses are those of all devices, sorted.
 func (f *frame) allProcesses() []process {
 	var all []process
-	for _, d := range f.snapshot.GetDevices() {
-		all = append(all, f.processesOf(d)...)
+	for i, d := range f.snapshot.GetDevices() {
+		all = append(all, f.processesOf(i, d)...)
 	}
 	slices.SortStableFunc(all, func(a, b process) int {
 		c := 0
@@ -66,7 +67,7 @@ func (f *frame) allProcesses() []process {
 		case byUser:
 			c = cmp.Compare(a.user, b.user)
 		}
-		c = cmp.Or(c, -cmp.Compare(a.memory, b.memory), cmp.Compare(a.row.pid, b.row.pid), cmp.Compare(a.index, b.index))
+		c = cmp.Or(c, -cmp.Compare(a.memory, b.memory), cmp.Compare(a.row.pid, b.row.pid), cmp.Compare(a.place, b.place))
 		if f.reverse {
 			return -c
 		}
@@ -75,12 +76,12 @@ func (f *frame) allProcesses() []process {
 	return all
 }
 
-// processesOf are the clients of lgpus on a device, and strangers.
-func (f *frame) processesOf(device *api.Device) []process {
+// processesOf are the clients of lgpus on a device, which has a place among all, and strangers.
+func (f *frame) processesOf(place int, device *api.Device) []process {
 	var all []process
 	ground := deviceText(device)
 	add := func(p process, pid int32) {
-		p.row.device, p.row.pid, p.index = device.GetUuid(), pid, device.GetIndex()
+		p.row.device, p.row.pid, p.ordinal, p.place = device.GetUuid(), pid, device.GetOrdinal(), place
 		if f.found(strings.ToLower(fmt.Sprintf("%s\n%s\n%s %d", p.path, p.user, p.command, pid)) + ground) {
 			all = append(all, p)
 		}

@@ -52,7 +52,7 @@ func machine() *api.Snapshot {
 		Daemon: &api.Daemon{Version: "1.2.3", Pid: 7, Started: at},
 		Devices: []*api.Device{
 			{
-				Uuid: first, Index: 0, Name: "NVIDIA H200", Key: "195:0", MemoryTotal: 141 << 30, MemoryUsed: 62<<30 + 1<<27,
+				Uuid: first, Index: 0, Ordinal: "0", Name: "NVIDIA H200", Key: "195:0", MemoryTotal: 141 << 30, MemoryUsed: 62<<30 + 1<<27,
 				Units: 132, PowerMw: pointer(uint32(351400)), Temperature: pointer(int32(64)),
 				Utilisation: pointer(uint32(87)),
 				Processes: []*api.DeviceProcess{
@@ -61,7 +61,7 @@ func machine() *api.Snapshot {
 				},
 			},
 			{
-				Uuid: second, Index: 1, Name: "Software GPU", Key: second, Sim: "1x16GiB,sms=32", MemoryTotal: 16 << 30, Units: 32,
+				Uuid: second, Index: 1, Ordinal: "1", Name: "Software GPU", Key: second, Sim: "1x16GiB,sms=32", MemoryTotal: 16 << 30, Units: 32,
 				Fault: "the hardware process has ended", Mode: api.Device_SPATIAL,
 			},
 		},

@@ -196,7 +196,7 @@ func (f *frame) found(text string) bool {
 
 // deviceText is what a filter looks for of a device.
 func deviceText(d *api.Device) string {
-	return strings.ToLower(fmt.Sprintf("\ndevice %d\n%s\n%s\n%s\n%s", d.GetIndex(), d.GetName(), d.GetUuid(), d.GetKey(), d.GetSim()))
+	return strings.ToLower(fmt.Sprintf("\ndevice %s\n%s\n%s\n%s\n%s", d.GetOrdinal(), d.GetName(), d.GetUuid(), d.GetKey(), d.GetSim()))
 }
 
 // directoryText is what a filter looks for of a group or an lgpu.

@@ -156,6 +156,25 @@ func (h *Handle) Signal(s unix.Signal) error {
 	return failed
 }
 
+// Ended says whether the process has ended. Until it says so, no other has its number. Any goroutine may ask.
+func (h *Handle) Ended() bool {
+	conn, err := h.pidfd.SyscallConn()
+	if err != nil {
+		return true // it is closed
+	}
+	ended := false
+	if err := conn.Control(func(fd uintptr) { ended = readable(fd) }); err != nil {
+		return true
+	}
+	return ended
+}
+
+// readable says whether the process of a pidfd has ended.
+func readable(pidfd uintptr) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
+	return err == nil && n > 0
+}
+
 // Wait returns nil once the process has ended, or why ctx has.
 func (h *Handle) Wait(ctx context.Context) error {
 	interrupted := make(chan struct{})
@@ -173,10 +192,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = conn.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return err == nil && n > 0
-	})
+	err = conn.Read(readable)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -363,6 +363,17 @@ func (p *Policy) Kept(now time.Time, c Client, d Device, serial, resident, why u
 	}
 }
 
+// Latest reports whether a serial is that of the latest order to a client, 0 if there was none. What a client says unasked, and
+// has looked at before it had answered that order, may be what it had in the midst of a move: no memory need have been freed.
+func (p *Policy) Latest(c Client, d Device, serial uint64) bool {
+	if l := p.lgpus[c.LGPU]; l != nil {
+		if s := l.find(c, d); s != nil {
+			return s.serial == serial
+		}
+	}
+	return serial == 0
+}
+
 // Moving is what a client has resident in the midst of the move that the order of that serial asked for. If that is the
 // latest one, what has left by its word is free: an older one may still bring memory back.
 func (p *Policy) Moving(now time.Time, c Client, d Device, serial, resident uint64) {

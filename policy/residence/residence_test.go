@@ -583,11 +583,17 @@ func random(t *testing.T, r *rand.Rand) {
 // back.
 func TestWordInMidMove(t *testing.T) {
 	m := newMachine(t, 100)
+	if !m.p.Latest(of(1), gpu, 0) || m.p.Latest(of(1), gpu, 1) {
+		t.Error("there was an order before there was a client")
+	}
 	m.need(1, 60)
 	m.silent[1] = true
 	m.p.Suspend(m.now, 1, true)
 	m.settle()
 	latest := m.latest[of(1)].Serial
+	if !m.p.Latest(of(1), gpu, latest) || m.p.Latest(of(1), gpu, latest-1) || m.p.Latest(of(1), gpu, 0) {
+		t.Error("another order than the latest is the latest")
+	}
 	m.p.Moving(m.now, of(1), gpu, latest-1, 20)
 	if s := m.p.Seats(1)[0]; s.Taken != 60 {
 		t.Errorf("by a word of an older order: %+v", s)
