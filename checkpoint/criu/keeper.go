@@ -435,6 +435,9 @@ func (p Program) askKept(ctx context.Context, command []string, options message,
 			return nil
 		}
 		err := ready(k)
+		if err != nil && dead(k.criu.Pid) {
+			return nil // with it ends what it has made, and the answer that does not come says so
+		}
 		if err != nil {
 			k.kill() // told of it, CRIU would wait for each process to end itself, also for one that somebody has killed
 		}

@@ -17,7 +17,8 @@ const (
 	lastRetry  = time.Second
 )
 
-// leaving is how long daemons may turn out to be leaving, one after the other, before a launcher gives up.
+// leaving is how long daemons may turn out to be leaving, one after the other, before a launcher gives up; and how long a
+// launcher that is leaving waits for a daemon that it starts.
 const leaving = 10 * time.Second
 
 // attached is an lgpu that this process is attached to as long as it wants to, whatever happens to the daemon.
@@ -130,9 +131,16 @@ func (h *attached) wait(a *attempt) error {
 // retake finds the daemon anew after one ended with why. A daemon that died is started again; one that somebody ended
 // is waited for. It returns nil when the lgpu is not wanted any more or the next daemon does not have it.
 func (h *attached) retake(ctx context.Context, why error) *attempt {
-	options := h.again
+	options, dialing := h.again, h.wanted
 	if errors.Is(why, syscall.ESHUTDOWN) {
 		options.Start = nil
+	}
+	if options.Start != nil { // what it starts serves when this process leaves, so that who then ends daemons finds it
+		var cancel context.CancelFunc
+		dialing, cancel = context.WithCancel(ctx)
+		defer cancel()
+		stop := context.AfterFunc(h.wanted, func() { time.AfterFunc(leaving, cancel) })
+		defer stop()
 	}
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		timer := time.NewTimer(pause)
@@ -142,7 +150,7 @@ func (h *attached) retake(ctx context.Context, why error) *attempt {
 			return nil
 		case <-timer.C:
 		}
-		conn, err := api.Dial(h.wanted, options)
+		conn, err := api.Dial(dialing, options)
 		if err != nil {
 			continue
 		}
