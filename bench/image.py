@@ -173,7 +173,7 @@ def back(b, options, size):
                 g["bad"] += p.ask()["bad"]
                 phases = p.phases()
                 p.close()
-                shutil.rmtree(directory)
+                remove(b, directory)
                 g["away"].append(away["seconds"])
                 g["back"].append(sum(phases.values()))
                 g["phases"] = table(away["phases"]), table(phases)
@@ -182,6 +182,12 @@ def back(b, options, size):
         for build, g in got.items():
             print("| %s%s | %s | %s | %s | %s | %d |" % (
                 way, build, spread(g["away"]), g["phases"][0], spread(g["back"]), g["phases"][1], g["bad"]), flush=True)
+
+
+def remove(b, directory):
+    """Removes an image, with what no other one in its folder has."""
+    shutil.rmtree(directory)
+    b.lgpu_call("image", "gc", os.path.dirname(directory))
 
 
 def move(b, options, size):

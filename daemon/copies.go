@@ -28,6 +28,21 @@ func (d *held) size() (sum uint64) {
 	return sum
 }
 
+// copied is how much of an lgpu's memory on a device goes to files when it leaves, or is there: bytes, for which the keeper of the
+// files finds room.
+func (r *residence) copied(id uint64, uuid gpu.UUID) (sum uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, of := range r.holders {
+		for i := range of.devices {
+			if d := &of.devices[i]; of.id.LGPU == id && d.uuid == uuid {
+				sum += max(d.wanted, d.size())
+			}
+		}
+	}
+	return sum
+}
+
 // grow has a client's files become as large as they are wanted, in the background. Called by keep with mu held.
 func (r *residence) grow(of *holding, device int) {
 	d := &of.devices[device]

@@ -322,7 +322,7 @@ func ends(ctx context.Context, p releasedProcess, err error) bool {
 	return true
 }
 
-// find gathers the programs of an lgpu and what host memory they take.
+// find gathers the programs of an lgpu and what host memory they take, beside that of copies.
 func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, error) {
 	n := r.daemon
 	record, known := n.lgpus.record(dir.ID)
@@ -351,8 +351,7 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 	room := checkpoint.Room{Of: "host memory", Free: available()}
 	for i, uuid := range record.Devices {
 		if i < len(used.Devices) {
-			gone, _, _ := n.residence.of(dir.ID, uuid, used.Devices[i].Used)
-			room.Needed += used.Devices[i].Used - min(gone, used.Devices[i].Used)
+			room.Needed += used.Devices[i].Used - min(n.residence.copied(dir.ID, uuid), used.Devices[i].Used)
 		}
 	}
 	return l, []checkpoint.Room{room}, nil
