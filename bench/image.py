@@ -186,7 +186,7 @@ def back(b, options, size):
 
 def remove(b, directory):
     """Removes an image, with what no other one in its folder has."""
-    shutil.rmtree(directory)
+    shutil.rmtree(directory, ignore_errors=True)
     b.lgpu_call("image", "gc", os.path.dirname(directory))
 
 
@@ -271,7 +271,7 @@ def start(b, options, size):
             print("| %s | FAILED: %s |" % (way, e), flush=True)
             continue
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove(b, directory)
         print("| restored: %s | %s | %.1f | %s | %d |" % (
             way, spread(got), sorted(cold)[len(cold) // 2] / sorted(got)[len(got) // 2], table(phases), wrong), flush=True)
         b.report("start", way=way, bytes=size, seconds=got, phases=phases, wrong=wrong)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -415,6 +416,31 @@ func TestDaemonIsStopped(t *testing.T) {
 		t.Errorf("status %d, %s", s, c.stderr.String())
 	}
 	p.must("daemon", "stop") // none runs: nothing to do
+}
+
+// A program that ends while its launcher starts the next daemon leaves none that begins to serve after lgpu daemon stop.
+func TestDaemonIsStartedAtTheEnd(t *testing.T) {
+	for range rounds(3, 30) {
+		p := newPlace(t)
+		c := p.start("lgpu", "run", shape, "--", "cat")
+		p.wait("it runs", func() bool { s := p.snapshot(); return s != nil && len(s.GetDirectories()) > 1 })
+		daemon := p.daemon().Daemon.GetPid()
+		unix.Kill(int(daemon), unix.SIGKILL)
+		p.wait("the next one is started", func() bool {
+			return slices.ContainsFunc(processesOf(p.dir), func(command string) bool { return strings.HasSuffix(command, "daemon --on-demand") })
+		})
+		c.in.Close()
+		if s := c.status(); s != 0 {
+			t.Errorf("status %d, %s", s, c.stderr.String())
+		}
+		p.must("daemon", "stop")
+		p.wait("the daemon's end", func() bool {
+			if p.snapshot() != nil {
+				t.Fatal("a daemon serves after lgpu daemon stop")
+			}
+			return len(processesOf(p.dir)) == 0
+		})
+	}
 }
 
 // A program starts whatever the daemon is just doing: there is none, it starts, it leaves.
