@@ -28,16 +28,12 @@ func (d *held) size() (sum uint64) {
 	return sum
 }
 
-// copied is how much of an lgpu's memory on a device goes to files when it leaves, or is there: bytes, for which the keeper of the
-// files finds room.
-func (r *residence) copied(id uint64, uuid gpu.UUID) (sum uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, of := range r.holders {
-		for i := range of.devices {
-			if d := &of.devices[i]; of.id.LGPU == id && d.uuid == uuid {
-				sum += max(d.wanted, d.size())
-			}
+// copied is how much of a client's memory on a device goes to files when it leaves, or is there: bytes, for which the keeper of
+// the files finds room. Called with the mu of residence held.
+func (of *holding) copied(uuid gpu.UUID) (sum uint64) {
+	for i := range of.devices {
+		if d := &of.devices[i]; d.uuid == uuid {
+			sum += max(d.wanted, d.size())
 		}
 	}
 	return sum

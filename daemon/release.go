@@ -351,10 +351,23 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 	room := checkpoint.Room{Of: "host memory", Free: available()}
 	for i, uuid := range record.Devices {
 		if i < len(used.Devices) {
-			room.Needed += used.Devices[i].Used - min(n.residence.copied(dir.ID, uuid), used.Devices[i].Used)
+			room.Needed += used.Devices[i].Used - min(r.copied(dir.ID, uuid), used.Devices[i].Used)
 		}
 	}
 	return l, []checkpoint.Room{room}, nil
+}
+
+// copied is holding.copied for all clients of an lgpu.
+func (r *Releases) copied(id uint64, uuid gpu.UUID) (sum uint64) {
+	from := r.daemon.residence
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	for _, of := range from.holders {
+		if of.id.LGPU == id {
+			sum += of.copied(uuid)
+		}
+	}
+	return sum
 }
 
 // simOf is the socket of the software GPU that an lgpu is on, empty on the machine's own devices.

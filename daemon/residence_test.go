@@ -163,7 +163,7 @@ func TestSuspendAndResume(t *testing.T) {
 	if used := r.Snapshot().Daemon.HostCopies; used != 4*mib {
 		t.Errorf("%d bytes of copies", used)
 	}
-	if n := r.residence.copied(a.ID, a.Devices[0].UUID); n != 4*mib {
+	if n := r.Releases.copied(a.ID, a.Devices[0].UUID); n != 4*mib {
 		t.Errorf("there is room for %d bytes in copies", n)
 	}
 	r.write(t, "/", "memory.suspend", "1") // above it
@@ -251,7 +251,7 @@ func TestCopiesBeyondBudget(t *testing.T) {
 	if m.Value != 8*mib || r.residence.keeper.Used(hostcopy.Memory) != 0 {
 		t.Errorf("%+v, %d used", m, r.residence.keeper.Used(hostcopy.Memory))
 	}
-	if n := r.residence.copied(a.ID, a.Devices[0].UUID); n != 8*mib {
+	if n := r.Releases.copied(a.ID, a.Devices[0].UUID); n != 8*mib {
 		t.Errorf("of %d bytes, which go to the disk, host memory for a driver is not wanted", n)
 	}
 	// One that has begun in memory goes on to the disk, and a new daemon gets both files back.
