@@ -35,6 +35,10 @@ type Dump struct {
 	Mounts int
 	// Hold stays open as long as CRIU runs, even where this process ends before. May be nil.
 	Hold *os.File
+	// Named, if it is not nil, is called when all but memory of processes is written, while they stand still, with the names of the
+	// files in memory that they have (see NamedIn), which are not in the image, and their folder. An error ends the dump, and is its
+	// error.
+	Named func(folder *os.File, names []string) error
 	// Still, if it is not nil, has CRIU write next to no memory of processes. It is called when all else is written, while they
 	// stand still and run no code of CRIU's, and has that memory from PagesIn and Pages.Open. An error ends the dump, and is its
 	// error.
@@ -74,7 +78,8 @@ func (d *Dump) options(ctx context.Context, dir *os.File) message {
 	o.flag(optShellJob, d.Terminal)
 	o.flag(optFileLocks, true)
 	o.flag(optTCPClose, true)
-	o.flag(optNotices, d.Still != nil)
+	o.flag(optLinkRemap, true)
+	o.flag(optNotices, true)
 	o.number(optGhostLimit, ghostLimit)
 	for _, name := range d.External {
 		o.text(optExternal, name)
@@ -114,8 +119,13 @@ func (p Program) dump(ctx context.Context, d Dump, nowhere bool) (err error) {
 		}
 		defer func() { err = errors.Join(err, remove()) }()
 	}
+	l, err := newLinks(&d, pids)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.remove(family(d.PID))) }()
 	hear := func(notice string) error {
-		if notice != written || d.Still == nil {
+		if notice != written {
 			return nil
 		}
 		if nowhere {
@@ -127,10 +137,30 @@ func (p Program) dump(ctx context.Context, d Dump, nowhere bool) (err error) {
 				return err
 			}
 		}
+		if err := d.name(l); err != nil || d.Still == nil {
+			return err
+		}
 		return d.Still()
 	}
 	_, err = p.ask(ctx, "dump", requestDump, d.options(ctx, dir), place{mounts: d.Mounts}, hear, files...)
 	return logged(err, d.Dir)
+}
+
+// name sees to it that the image names files by names that they have, and that those in memory are written.
+func (d *Dump) name(l *links) error {
+	if err := l.relink(d.Dir); err != nil || d.Named == nil {
+		return err
+	}
+	folder, err := OpenNamed(l.root)
+	if err != nil || folder == nil {
+		return err
+	}
+	defer folder.Close()
+	names, err := NamedIn(d.Dir)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	return d.Named(folder, names)
 }
 
 // A CRIU that is killed while it has its code in a program may take the program with it: a trap that was meant for CRIU is

@@ -14,6 +14,7 @@ const (
 	filesName  = "files.img"
 	filesMagic = 0x56303138
 	maxFiles   = 64 << 20
+	fileID     = 2
 	fileReg    = 3
 	fileTimer  = 12
 	regFlags   = 2
@@ -63,8 +64,11 @@ func AllowGrown(dir, root string) error {
 	}))
 }
 
-// edit returns what an entry of the list is to be, nil where it stays as it is.
+// edit returns what an entry of the list is to be, nil where it stays as it is, or dropped.
 type edit func(entry []byte) ([]byte, error)
+
+// dropped is an entry that is not to be in the list any more.
+var dropped = []byte{}
 
 // editFiles changes the list in a folder.
 func editFiles(dir string, e edit) error {
@@ -94,7 +98,9 @@ func editList(b []byte, e edit) (out []byte, changed bool, err error) {
 		if now != nil {
 			entry, changed = now, true
 		}
-		out = addEntry(out, entry)
+		if now == nil || len(now) > 0 {
+			out = addEntry(out, entry)
+		}
 		return nil
 	})
 	if err != nil {

@@ -34,6 +34,7 @@ const (
 	optLogLevel     = 9
 	optLogFile      = 10
 	optNotices      = 12
+	optLinkRemap    = 18
 	optRstSibling   = 26
 	optInheritFD    = 27
 	optCgroups      = 34
