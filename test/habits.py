@@ -24,6 +24,8 @@ import termios
 import threading
 import time
 
+import habits_named
+
 PATIENCE = 20  # seconds for what must come
 LONG = 1000000  # seconds until what must not come
 
@@ -287,6 +289,8 @@ def shared_mapping():
         m[5000] = n = n % 255 + 1
         same(contents("shared")[5000], n)
 
+
+habits += habits_named.habits
 
 # ---- files
 

@@ -1,10 +1,12 @@
 package test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,10 +60,117 @@ func checkpointHabits(t *testing.T, overcommit string) {
 		p.gone(c, "/kept")
 		c = p.restore(image)
 		c.tell("check")
-		wrong, _ := c.read("what it has checked", func(line string) bool { return strings.HasPrefix(line, "checked ") })
-		for _, line := range wrong {
-			t.Errorf("restore %d: %s", n+1, line)
-		}
+		c.checked(fmt.Sprintf("restore %d", n+1))
 	}
 	c.end()
+}
+
+// namedIn are the files in memory that an image has, by their names, as lgpu notes them.
+func namedIn(t *testing.T, image string) (paths []string) {
+	t.Helper()
+	var manifest struct{ Words map[string]string }
+	var program struct{ Named []struct{ Name string } }
+	text, err := os.ReadFile(filepath.Join(image, "manifest.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &manifest)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(manifest.Words["program"]), &program)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range program.Named {
+		paths = append(paths, filepath.Join("/dev/shm", one.Name))
+	}
+	return paths
+}
+
+// Memory that has a name is in the image: it comes back where its name is gone, and where something else is in it that nobody
+// uses. What somebody uses is left alone, and the restore is refused.
+func TestCheckpointNamedMemory(t *testing.T) {
+	for _, contain := range []string{"--contain=off", "--contain=on"} {
+		t.Run(contain, func(t *testing.T) { checkpointNamedMemory(t, contain) })
+	}
+}
+
+func checkpointNamedMemory(t *testing.T, contain string) {
+	p, folder := imagePlace(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("named memory is NOT TESTED: python3 is not here")
+	}
+	program, err := filepath.Abs("habits_named.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := p.start("lgpu", "run", tideShape, "--name", "kept", contain, "--", python, program)
+	c.until("ready")
+	first, last := filepath.Join(folder, "first"), filepath.Join(folder, "last")
+	p.checkpoint("kept", first) // it goes on
+	c.tell("check")
+	c.checked("the program that goes on")
+	p.checkpoint("kept", last, "--stop")
+	p.gone(c, "/kept")
+	named := namedIn(t, last)
+	if !slices.Equal(namedIn(t, first), named) || len(named) != 2 {
+		t.Fatalf("the images have %q and %q", namedIn(t, first), named)
+	}
+	t.Cleanup(func() {
+		for _, path := range named {
+			_ = os.Remove(path) // it is gone, if all is well
+		}
+	})
+	restored := func(name, image string) {
+		t.Helper()
+		c := p.restore(image)
+		c.tell("check")
+		c.checked(name)
+		c.end()
+		p.wait("the lgpu goes", func() bool { return p.directory("/kept") == nil })
+		for _, path := range named {
+			if _, err := os.Stat(path); err == nil {
+				t.Errorf("%s: the program leaves %s", name, path)
+			}
+		}
+	}
+	other := func(path string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte("another's"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restored("as it was", last)
+	restored("without the names", last) // which the restored program has taken away
+	restored("of before", first)
+	for _, path := range named {
+		other(path)
+	}
+	restored("with other contents", last)
+
+	other(named[1])
+	used, err := os.Open(named[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	r := p.restore(last)
+	if s := r.status(); s != 1 || !strings.Contains(r.stderr.String(), named[1]+" is not as its program had it, and process ") {
+		t.Errorf("what somebody uses: status %d, %s", s, r.stderr.String())
+	}
+	if text, err := os.ReadFile(named[1]); err != nil || string(text) != "another's" {
+		t.Errorf("what somebody uses has %q, %v", text, err)
+	}
+	if _, err := os.Stat(named[0]); err == nil {
+		t.Errorf("a restore that was refused leaves %s", named[0])
+	}
+}
+
+// checked expects all habits to be as they were.
+func (t *tenant) checked(when string) {
+	t.t.Helper()
+	wrong, _ := t.read("what it has checked", func(line string) bool { return strings.HasPrefix(line, "checked ") })
+	for _, line := range wrong {
+		t.t.Errorf("%s: %s", when, line)
+	}
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -159,7 +160,7 @@ func (i *Image) chunk(hash Hash, length int64, use func([]byte) error) error {
 	return use(data)
 }
 
-// Chooser is memory that does not want all of a stream.
+// Chooser is memory that does not want, or has, all of a stream.
 type Chooser interface {
 	// Wants says whether it wants any of so many bytes from an offset on.
 	Wants(offset, length int64) bool
@@ -213,6 +214,52 @@ func (i *Image) Load(ctx context.Context, to map[string]io.WriterAt, progress fu
 	}
 	return at(i.path, context.Cause(ctx))
 }
+
+// Same says whether memory has what a stream has, by the hashes of its chunks: none is read. Chunks that memory does not want
+// which is a Chooser, too, are zero.
+func (i *Image) Same(ctx context.Context, name string, memory io.ReaderAt) (bool, error) {
+	s := i.Stream(name)
+	if s == nil {
+		return false, at(i.path, fmt.Errorf("it has no stream %s", name))
+	}
+	chooser, chooses := memory.(Chooser)
+	chunks := s.Chunks
+	g, all := errgroup.WithContext(ctx)
+	g.SetLimit(workers())
+	for index := int64(0); index*int64(i.ChunkSize) < s.Size && all.Err() == nil; index++ {
+		offset, length := index*int64(i.ChunkSize), i.chunkLength(s, index)
+		var want *Hash // nil for zeros
+		if len(chunks) > 0 && chunks[0].Index == index {
+			want, chunks = &chunks[0].Hash, chunks[1:]
+		}
+		if want == nil && chooses && !chooser.Wants(offset, length) {
+			continue
+		}
+		g.Go(func() error {
+			b := i.buffers.get()
+			defer i.buffers.put(b)
+			data := b.bytes[:length]
+			if n, err := memory.ReadAt(data, offset); n < len(data) {
+				return fmt.Errorf("read for stream %s: %w", name, cmp.Or(err, io.ErrUnexpectedEOF))
+			}
+			if want == nil && !zero(data) || want != nil && sum(data) != *want {
+				return errOther
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	if errors.Is(err, errOther) {
+		return false, nil
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return err == nil, at(i.path, err)
+}
+
+// errOther ends Same.
+var errOther = errors.New("other contents")
 
 func tell(progress func(int64), bytes int64) {
 	if progress != nil {

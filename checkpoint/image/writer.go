@@ -162,21 +162,28 @@ func (w *Writer) count(f func(*Stats)) {
 	f(&w.stats)
 }
 
-// Copy writes a stream, by several goroutines that read from memory at once.
+// Copy writes a stream, by several goroutines that read from memory at once. Chunks that memory does not want which is a Chooser,
+// too, are zero, and not read.
 func (w *Writer) Copy(ctx context.Context, name string, size int64, memory io.ReaderAt) error {
 	s, err := w.Stream(name, size)
 	if err != nil {
 		return err
 	}
 	chunk := int64(w.options.ChunkSize)
+	chooser, chooses := memory.(Chooser)
 	g, all := errgroup.WithContext(ctx)
 	g.SetLimit(workers())
 	for index := int64(0); index*chunk < size && all.Err() == nil; index++ {
+		length := min(chunk, size-index*chunk)
+		if chooses && !chooser.Wants(index*chunk, length) {
+			w.count(func(n *Stats) { n.Zero += length })
+			tell(w.options.Progress, length)
+			continue
+		}
 		g.Go(func() error {
 			if err := all.Err(); err != nil {
 				return at(w.path, err)
 			}
-			length := min(chunk, size-index*chunk)
 			b := w.buffers.get()
 			defer w.buffers.put(b)
 			if n, err := memory.ReadAt(b.bytes[:length], index*chunk); n < int(length) {
@@ -185,9 +192,7 @@ func (w *Writer) Copy(ctx context.Context, name string, size int64, memory io.Re
 			if err := s.Write(index, b.bytes[:length]); err != nil {
 				return err
 			}
-			if w.options.Progress != nil {
-				w.options.Progress(length)
-			}
+			tell(w.options.Progress, length)
 			return nil
 		})
 	}

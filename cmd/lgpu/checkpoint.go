@@ -492,6 +492,10 @@ func (s *checkpointStep) dump(ctx context.Context) error {
 	if s.program.Contained != nil {
 		d.Mounts = d.PID
 	}
+	d.Named = func(folder *os.File, names []string) (err error) {
+		s.program.Named, err = writeNamed(ctx, s.writer, folder, names, func(bytes int64) { s.write("written", bytes) })
+		return err
+	}
 	if s.stop {
 		d.Still = func() error {
 			s.phases.end("dumped")

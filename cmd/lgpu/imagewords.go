@@ -36,6 +36,7 @@ type imaged struct {
 	Contained *contain.Inside   `json:"contained"` // where it was contained; null if it was not
 	Libraries map[string]string `json:"libraries"` // lgpu's and the driver's files that it maps, with their SHA-256
 	Files     []memoryFile      `json:"files"`     // with what has left devices
+	Named     []namedFile       `json:"named"`     // its files in memory that have names; an older image has none
 
 	devices []image.Device // all that the driver shows
 	memory  uint64         // bytes that it has on them
@@ -175,13 +176,17 @@ func readImaged(i *image.Image) (*imaged, *api.AttachRequest, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("what it says of its program: %w", err)
 	}
+	if err := checkNamed(i, p.Named); err != nil {
+		return nil, nil, fmt.Errorf("what it says of its program: %w", err)
+	}
 	p.devices = i.Topology
 	return p, like, nil
 }
 
-// processes is how many bytes of an image's streams are memory of the program's processes: those that have not left a device.
+// processes is how many bytes of an image's streams are memory of the program's processes: those that have not left a device, and
+// are in no file.
 func (p *imaged) processes(i *image.Image) int64 {
-	n := i.Memory()
+	n := i.Memory() - namedSize(p.Named)
 	for _, f := range p.Files {
 		n -= int64(f.Size)
 	}

@@ -124,6 +124,9 @@ func (r *restoring) run(c *cobra.Command, dir string) error {
 	if err := s.attach(c); err != nil {
 		return err
 	}
+	if err := s.bringNamed(c.Context()); err != nil {
+		return err
+	}
 	one := &child{start: s.start}
 	if _, err := runPrograms(s.path(), nil, []*child{one}, func(*child) {}); err != nil {
 		var own *exit
@@ -147,6 +150,7 @@ type restoreStep struct {
 	hold     *os.File      // that folder, locked
 	pages    []*criu.Pages // CRIU's files with memory of processes
 	memory   *memoryFiles  // with what had left devices; nil if there are none
+	named    namedMaker    // of the program's files in memory
 	tty      *os.File      // what the program has in the place of its terminal; nil if it had none
 	opened   []*os.File    // what of the program's is opened anew here
 	program  *imaged
@@ -177,6 +181,7 @@ func (s *restoreStep) close() {
 		s.conn.Close()
 	}
 	s.remove()
+	s.named.undo()
 	s.memory.close()
 	for _, f := range s.opened {
 		f.Close()
@@ -422,6 +427,7 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 	}
 	program, err := s.criu.Restore(ctx, r)
 	if ended := (*criu.Ended)(nil); errors.As(err, &ended) {
+		s.named.keep() // it may have used them
 		return nil, nil, &exit{status: ended.Status}
 	}
 	if err != nil {
@@ -447,6 +453,7 @@ func (s *restoreStep) start(string, []string, *os.ProcAttr) (*os.Process, func()
 		return nil, nil, s.late(ctx, err)
 	}
 	program.Commit()
+	s.named.keep()
 	s.line.Done()
 	if s.restoring.phases {
 		s.say()
@@ -487,7 +494,7 @@ func (s *restoreStep) load(ctx context.Context, made []*api.MemoryFile) (l loadi
 		return l, failed(err)
 	}
 	s.phases.end("made")
-	progress := s.progress("loaded", s.image.Memory()-s.program.processes(s.image))
+	progress := s.progress("loaded", s.image.Memory()-s.program.processes(s.image)-namedSize(s.program.Named))
 	ctx, cancel := context.WithCancel(ctx)
 	g := new(errgroup.Group)
 	g.Go(func() error {
