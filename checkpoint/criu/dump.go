@@ -35,9 +35,9 @@ type Dump struct {
 	Mounts int
 	// Hold stays open as long as CRIU runs, even where this process ends before. May be nil.
 	Hold *os.File
-	// Named, if it is not nil, is called when all but memory of processes is written, while they stand still, with the names of the
-	// files in memory that they have (see NamedIn), which are not in the image, and their folder. An error ends the dump, and is its
-	// error.
+	// Named, if it is not nil, is called when all but memory of processes is written, while they stand still, with the names of
+	// the files in memory that they have (see NamedIn), which are not in the image, and their folder. An error ends the dump, and
+	// is its error.
 	Named func(folder *os.File, names []string) error
 	// Still, if it is not nil, has CRIU write next to no memory of processes. It is called when all else is written, while they
 	// stand still and run no code of CRIU's, and has that memory from PagesIn and Pages.Open. An error ends the dump, and is its

@@ -236,4 +236,18 @@ func TestUserOf(t *testing.T) {
 	if pid, name, err := UserOf(f); pid != c.cmd.Process.Pid || name != `"sh"` || err != nil {
 		t.Errorf("%d %s, %v", pid, name, err)
 	}
+	if err := f.Truncate(1); err != nil {
+		t.Fatal(err)
+	}
+	memory, err := unix.Mmap(int(f.Fd()), 0, 1, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || !hasMapped(os.Getpid(), &st) {
+		t.Errorf("it is not found to be mapped, %v", err)
+	}
+	if err := errors.Join(unix.Munmap(memory), unix.Fstat(int(f.Fd()), &st)); err != nil || hasMapped(os.Getpid(), &st) {
+		t.Errorf("it is found to be mapped, %v", err)
+	}
 }

@@ -477,3 +477,57 @@ func TestMatch(t *testing.T) {
 		}
 	}
 }
+
+// holed is memory of which nothing is written behind a place.
+type holed struct {
+	*bytes.Reader
+	end, reads int64
+}
+
+func (h *holed) Wants(offset, _ int64) bool { return offset < h.end }
+
+func (h *holed) ReadAt(b []byte, offset int64) (int, error) {
+	atomic.AddInt64(&h.reads, 1)
+	return h.Reader.ReadAt(b, offset)
+}
+
+// TestSame: memory is compared with what an image has, and neither reads nor writes where there is nothing.
+func TestSame(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image")
+	b := append(append(noise(1, 2*minChunk), make([]byte, 20*minChunk)...), 0, 0, 0)
+	was := func() *holed { return &holed{Reader: bytes.NewReader(b), end: 2 * minChunk} }
+	w, err := Create(path, small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := was()
+	if err := w.Copy(t.Context(), "m", int64(len(b)), one); err != nil || one.reads != 2 || w.Stats().Zero != 20*minChunk+3 {
+		t.Fatalf("%v, %d chunks read, %+v", err, one.reads, w.Stats())
+	}
+	if _, err := w.Commit(t.Context(), About{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	load(t, path, Trust{Unsigned: true}, memories{"m": b}, nil)
+	i, err := Open(path, Trust{Unsigned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Close()
+	one = was()
+	if same, err := i.Same(t.Context(), "m", one); !same || err != nil || one.reads != 2 {
+		t.Errorf("%v, %v, %d chunks read", same, err, one.reads)
+	}
+	for _, at := range []int{0, 2*minChunk - 1, 5 * minChunk, len(b) - 1} {
+		other := bytes.Clone(b)
+		other[at] ^= 1
+		if same, err := i.Same(t.Context(), "m", bytes.NewReader(other)); same || err != nil {
+			t.Errorf("byte %d is another: %v, %v", at, same, err)
+		}
+	}
+	if same, err := i.Same(t.Context(), "m", bytes.NewReader(b[:len(b)-1])); same || err == nil {
+		t.Errorf("it is shorter: %v, %v", same, err)
+	}
+	if same, err := i.Same(t.Context(), "n", was()); same || err == nil {
+		t.Errorf("there is no such stream: %v, %v", same, err)
+	}
+}
