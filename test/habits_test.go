@@ -143,10 +143,38 @@ func checkpointNamedMemory(t *testing.T, contain string) {
 	restored("as it was", last)
 	restored("without the names", last) // which the restored program has taken away
 	restored("of before", first)
+	c = p.restore(last)
+	c.tell("check")
+	c.checked("before the third image")
+	third := filepath.Join(folder, "third")
+	p.checkpoint("kept", third, "--stop")
+	p.gone(c, "/kept")
+	for _, path := range named { // a restore that has succeeded leaves them to its program
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	restored("of a restored program", third)
 	for _, path := range named {
 		other(path)
 	}
 	restored("with other contents", last)
+
+	env, made := p.env, filepath.Join(p.dir, "made")
+	p.env = append(slices.Clip(env), "LGPU_CRIU="+p.actsAsCRIU(fmt.Sprintf(`[ -e %q ] && echo >%q; exit 1`, named[0], made)))
+	r := p.restore(last)
+	p.env = env
+	if s := r.status(); s != 1 {
+		t.Errorf("a restore whose CRIU fails: status %d, %s", s, r.stderr.String())
+	}
+	if _, err := os.Stat(made); err != nil {
+		t.Error("nothing was made before CRIU began")
+	}
+	for _, path := range named {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("a restore that fails leaves %s", path)
+		}
+	}
 
 	other(named[1])
 	used, err := os.Open(named[1])
@@ -154,7 +182,7 @@ func checkpointNamedMemory(t *testing.T, contain string) {
 		t.Fatal(err)
 	}
 	defer used.Close()
-	r := p.restore(last)
+	r = p.restore(last)
 	if s := r.status(); s != 1 || !strings.Contains(r.stderr.String(), named[1]+" is not as its program had it, and process ") {
 		t.Errorf("what somebody uses: status %d, %s", s, r.stderr.String())
 	}
