@@ -1,6 +1,6 @@
 """What habits.py has of memory that has a name: a semaphore and a block of memory, as workers that are spawned share them.
 
-As a program it has them alone, on a device, and says what habits.py says.
+As a program it has them and a worker, on a device, and says what habits.py says.
 """
 import ctypes
 import multiprocessing
@@ -8,6 +8,7 @@ import os
 import sys
 from multiprocessing import shared_memory, synchronize
 
+PATIENCE = 20  # seconds for what must come
 LENGTH = 70000  # no whole pages
 HOLE = 8 << 20  # of which nothing is written
 
@@ -64,6 +65,29 @@ def named_memory():
         block.unlink()
 
 
+def serve(asked, answered):
+    while True:
+        asked.acquire()
+        answered.release()
+
+
+def spawned_worker():
+    """Is for a program that can be imported."""
+    spawn = multiprocessing.get_context("spawn")
+    asked, answered = spawn.Semaphore(0), spawn.Semaphore(0)
+    worker = spawn.Process(target=serve, args=(asked, answered))
+    worker.start()
+    try:
+        while True:
+            asked.release()
+            same(answered.acquire(True, PATIENCE), True)
+            yield
+    finally:
+        worker.kill()
+        for one in asked, answered:
+            synchronize.SemLock._cleanup(one._semlock.name)
+
+
 habits = [named_semaphore, named_memory]
 
 
@@ -72,7 +96,7 @@ def main():
     number, context = ctypes.c_int(), ctypes.c_void_p()
     same((cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(number), 0)), (0, 0))
     same(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, number), 0)
-    running = [one() for one in habits]
+    running = [one() for one in [*habits, spawned_worker]]
     for one in running:
         next(one)
     print("ready", flush=True)

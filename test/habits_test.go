@@ -113,8 +113,12 @@ func checkpointNamedMemory(t *testing.T, contain string) {
 	p.checkpoint("kept", last, "--stop")
 	p.gone(c, "/kept")
 	named := namedIn(t, last)
-	if !slices.Equal(namedIn(t, first), named) || len(named) != 2 {
+	if !slices.Equal(namedIn(t, first), named) || len(named) != 4 {
 		t.Fatalf("the images have %q and %q", namedIn(t, first), named)
+	}
+	p.must("image", "verify", p.key(), first, last)
+	if changes := p.must("image", "diff", first, last); !strings.Contains(changes, "named/"+filepath.Base(named[0])) {
+		t.Errorf("what has changed between two images: %s", changes)
 	}
 	t.Cleanup(func() {
 		for _, path := range named {
