@@ -653,3 +653,27 @@ func TestTree(t *testing.T) {
 		}
 	}
 }
+
+// Who has a device open is found, by its name.
+func TestWithDevices(t *testing.T) {
+	path := fmt.Sprintf("/dev/nvidia-test-%d", os.Getpid())
+	f, err := os.Create(path)
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("processes with devices are NOT TESTED: only root makes files in /dev")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Error(err)
+	}
+	found := WithDevices([]int{os.Getppid(), os.Getpid(), 1 << 30}, []int32{7})
+	if len(found) != 1 || found[0].Process != os.Getpid() || found[0].Hindrance != checkpoint.DeviceFiles {
+		t.Errorf("%+v", found)
+	}
+	if found := WithDevices([]int{os.Getpid()}, []int32{int32(os.Getpid())}); len(found) > 0 {
+		t.Errorf("a client gives its devices up: %+v", found)
+	}
+	if err := f.Close(); err != nil || len(WithDevices([]int{os.Getpid()}, nil)) > 0 {
+		t.Errorf("a process without devices has some, %v", err)
+	}
+}

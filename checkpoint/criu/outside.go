@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,6 +41,23 @@ func Outside(processes []int, streams []Stream, contained bool) ([]checkpoint.Fo
 		}
 	}
 	return o.found, nil
+}
+
+// WithDevices looks for devices that processes have open which are no clients of the daemon, and so do not give them up.
+func WithDevices(processes []int, clients []int32) (found []checkpoint.Found) {
+	for _, pid := range processes {
+		if slices.Contains(clients, int32(pid)) {
+			continue
+		}
+		fds, _ := descriptors(pid) // one that has just ended has none
+		for _, fd := range fds {
+			if name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd)); strings.HasPrefix(name, "/dev/nvidia") {
+				found = append(found, checkpoint.Found{Process: pid, Hindrance: checkpoint.DeviceFiles, Name: name})
+				break
+			}
+		}
+	}
+	return found
 }
 
 // outside is what has been found so far.

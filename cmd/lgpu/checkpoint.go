@@ -358,7 +358,7 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 	}
 	outside, err := criu.Outside(pids, streams, inside != nil)
 	if err == nil {
-		err = checkpoint.Admit(nil, outside, nil)
+		err = checkpoint.Admit(nil, append(outside, criu.WithDevices(pids, s.found.GetClients())...), nil)
 	}
 	if err != nil {
 		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done"}

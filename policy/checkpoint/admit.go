@@ -21,11 +21,12 @@ const (
 	SymmetricHeap // a PE of an lshmem job
 	Multicast
 	IOURing
-	OpenFile  // a file, pipe or socket whose other end is not the program's
-	Contained // in a mount namespace that nobody makes anew
-	Namespace // in a namespace of another kind
-	Session   // of which the PID namespace knows nothing
-	Traced    // by a debugger
+	OpenFile    // a file, pipe or socket whose other end is not the program's
+	Contained   // in a mount namespace that nobody makes anew
+	Namespace   // in a namespace of another kind
+	Session     // of which the PID namespace knows nothing
+	Traced      // by a debugger
+	DeviceFiles // open in a process that does not use CUDA
 	hindrances
 )
 
@@ -43,6 +44,8 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
 	Session:        {"is in a session that its PID namespace does not know", "start it with: setsid lgpu run"},
 	Traced:         {"is traced by another process", "end that, such as a debugger"},
+	DeviceFiles: {"has devices open, but not for CUDA, as workers have that are forked after their parent has begun NVML",
+		"start such workers by spawn or forkserver, or before that"},
 }
 
 // String says what a program has or is.

@@ -2,7 +2,7 @@
 
 // What a forked child has of its parent's driver: device files, and mappings of them. No call of CUDA does anything in such a
 // child any more (CUDA_ERROR_NOT_INITIALIZED), so they are of no use; but a process that has them cannot be written to an image.
-// NVML's files, which look the same, go with them; it begins anew in a child that calls nvmlInit.
+// NVML's files look the same, and a child may begin NVML anew: where the parent has begun it, all stays as it is.
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 #include "driver/driver.h"
 
-bool lgpu_nvml_begun, lgpu_nvml_stale;
+bool lgpu_nvml_begun;
 
 static bool of_device(const char *path) { return strncmp(path, "/dev/nvidia", sizeof "/dev/nvidia" - 1) == 0; }
 
@@ -124,7 +124,8 @@ static void let_go(void)
 
 void lgpu_driver_forked(void)
 {
+	if (__atomic_load_n(&lgpu_nvml_begun, __ATOMIC_RELAXED))
+		return;
 	unmap();
 	let_go();
-	lgpu_nvml_stale = __atomic_load_n(&lgpu_nvml_begun, __ATOMIC_RELAXED);
 }

@@ -451,7 +451,7 @@ func links(t *testing.T, pid int, prefix string) (count int) {
 	return count
 }
 
-// A forked child has no device of its parent's open or mapped, and NVML begins anew in it.
+// A forked child has no device of its parent's open or mapped; where the parent has begun NVML, it has all as its parent.
 func TestForkLeavesDevices(t *testing.T) {
 	for _, nvml := range []bool{false, true} {
 		_, c, _ := begun(t)
@@ -485,7 +485,7 @@ func TestForkLeavesDevices(t *testing.T) {
 			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
 			return strings.Contains(string(stat), ") S ")
 		}
-		for deadline := time.Now().Add(patience); !asleep() || mapped(child) || links(t, child, device) != 0; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patience); !asleep() || mapped(child) != nvml || (links(t, child, device) != 0) != nvml; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the child, nvml %v: mapped %v, open %d", nvml, mapped(child), links(t, child, device))
 			}
@@ -493,7 +493,7 @@ func TestForkLeavesDevices(t *testing.T) {
 		if !mapped(c.cmd.Process.Pid) || links(t, c.cmd.Process.Pid, device) != 1 {
 			t.Error("the parent has lost its device")
 		}
-		if text, err := os.ReadFile(device); err != nil || text[0] != 0 {
+		if text, err := os.ReadFile(device); err != nil || (text[0] != 0) != nvml {
 			t.Errorf("the child has written to the device: %v", err)
 		}
 		c.do("sync")

@@ -61,10 +61,6 @@ static int index_of(const struct lgpu_state *s, nvmlDevice_t device)
 static bool broken(void)
 {
 	__atomic_store_n(&lgpu_nvml_begun, true, __ATOMIC_RELAXED);
-	// In a forked child it ends first, as often as the parent has begun it.
-	if (__atomic_exchange_n(&lgpu_nvml_stale, false, __ATOMIC_ACQ_REL))
-		for (int i = 0; i < 1000 && LGPU_REAL(nvmlShutdown)() == NVML_SUCCESS; i++)
-			;
 	return lgpu_attach_view() == LGPU_BROKEN;
 }
 
