@@ -28,17 +28,6 @@ func (d *held) size() (sum uint64) {
 	return sum
 }
 
-// copied is how much of a client's memory on a device goes to files when it leaves, or is there: bytes, for which the keeper of
-// the files finds room. Called with the mu of residence held.
-func (of *holding) copied(uuid gpu.UUID) (sum uint64) {
-	for i := range of.devices {
-		if d := &of.devices[i]; d.uuid == uuid {
-			sum += max(d.wanted, d.size())
-		}
-	}
-	return sum
-}
-
 // grow has a client's files become as large as they are wanted, in the background. Called by keep with mu held.
 func (r *residence) grow(of *holding, device int) {
 	d := &of.devices[device]

@@ -23,6 +23,7 @@ import (
 	"github.com/lgpu/lgpu/internal/wholefile"
 	"github.com/lgpu/lgpu/policy/checkpoint"
 	"github.com/lgpu/lgpu/policy/limits"
+	policy "github.com/lgpu/lgpu/policy/residence"
 )
 
 // releasedFile is where in its folder a daemon notes which programs have left their devices, for the one after it.
@@ -357,14 +358,23 @@ func (r *Releases) find(dir limits.Directory) (*released, []checkpoint.Room, err
 	return l, []checkpoint.Room{room}, nil
 }
 
-// copied is holding.copied for all clients of an lgpu.
+// copied is how much of an lgpu's memory on a device is in files, or goes into such as are made already, bytes. It takes no host
+// memory more.
 func (r *Releases) copied(id uint64, uuid gpu.UUID) (sum uint64) {
 	from := r.daemon.residence
 	from.mu.Lock()
 	defer from.mu.Unlock()
+	moves := map[policy.Client]uint64{}
+	for _, s := range from.policy.Seats(id) {
+		if s.Device == uuid {
+			moves[s.Client] = s.Wanted
+		}
+	}
 	for _, of := range from.holders {
-		if of.id.LGPU == id {
-			sum += of.copied(uuid)
+		for i := range of.devices {
+			if d := &of.devices[i]; of.id.LGPU == id && d.uuid == uuid {
+				sum += min(d.size(), moves[of.id])
+			}
 		}
 	}
 	return sum

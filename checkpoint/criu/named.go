@@ -55,9 +55,25 @@ func OpenName(folder *os.File, name string, flags int, mode os.FileMode) (*os.Fi
 	return f, nil
 }
 
-// RemoveName removes the name of a file that OpenName has opened, if it is the file's still.
-func RemoveName(folder, f *os.File) error {
-	name, _ := filepath.Rel(namedFolder, f.Name()) // it was joined
+// RemoveName removes a name in that folder, if it is that of a file.
+func RemoveName(folder *os.File, name string, f *os.File) error {
+	err := inFolderOf(folder, name, f, func(dir int, last string) error { return unix.Unlinkat(dir, last, 0) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ExchangeNames has two files in that folder have each other's names, which are in the same folder. f is the one that has the
+// first name; if it has that no more, the error is fs.ErrNotExist.
+func ExchangeNames(folder *os.File, name, other string, f *os.File) error {
+	return inFolderOf(folder, name, f, func(dir int, last string) error {
+		return unix.Renameat2(dir, last, dir, path.Base(other), unix.RENAME_EXCHANGE)
+	})
+}
+
+// inFolderOf does something in the folder of a name, if it is that of a file; else the error is fs.ErrNotExist.
+func inFolderOf(folder *os.File, name string, f *os.File, do func(dir int, last string) error) error {
 	dir, err := openIn(folder, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	if err != nil {
 		return err
@@ -68,11 +84,12 @@ func RemoveName(folder, f *os.File) error {
 		return err
 	}
 	err = unix.Fstatat(int(dir.Fd()), path.Base(name), &named, unix.AT_SYMLINK_NOFOLLOW)
-	if err == nil && inodeOf(&named) == inodeOf(&own) {
-		err = unix.Unlinkat(int(dir.Fd()), path.Base(name), 0)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	switch {
+	case err != nil:
+	case inodeOf(&named) != inodeOf(&own):
+		err = fs.ErrNotExist
+	default:
+		err = do(int(dir.Fd()), path.Base(name))
 	}
 	return err
 }

@@ -29,6 +29,7 @@ const (
 	kindLinked  = 0
 	noRemapKind = -1
 	linkPrefix  = "link_remap." // begins the names of CRIU's links
+	silly       = ".nfs"        // begins those that NFS gives to files that are open, for as long
 )
 
 // inode is a file, whatever its names.
@@ -173,7 +174,8 @@ func (l *links) living(link, lost string) (name string, err error) {
 	l.add(link, &st)
 	folder := path.Dir(link)
 	err = l.each(folder, func(_ *os.File, one string, other *unix.Stat_t) error {
-		if inodeOf(other) == inodeOf(&st) && !strings.HasPrefix(one, linkPrefix) && (name == "" || one < name) {
+		passing := strings.HasPrefix(one, linkPrefix) || strings.HasPrefix(one, silly)
+		if inodeOf(other) == inodeOf(&st) && !passing && (name == "" || one < name) {
 			name = one
 		}
 		return nil
@@ -182,7 +184,7 @@ func (l *links) living(link, lost string) (name string, err error) {
 		return "", err
 	}
 	if name == "" {
-		return "", fmt.Errorf("%s is open and has lost this name, and its other one is not in %s; give it one there, or close it",
+		return "", fmt.Errorf("%q is open and has lost this name, and its other one is not in %q; give it one there, or close it",
 			lost, folder)
 	}
 	return path.Join(folder, name), nil

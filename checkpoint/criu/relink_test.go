@@ -216,7 +216,7 @@ func TestDumpNameless(t *testing.T) {
 	c := startShell(t, fmt.Sprintf(`exec 5<>%[1]s/lost; ln %[1]s/lost %[1]s/else/kept; rm %[1]s/lost; %s`, dir, counting))
 	count(t, c.in, c.out, 1, "one")
 	err := p.Dump(patience(t), Dump{PID: c.cmd.Process.Pid, Dir: t.TempDir()})
-	if err == nil || !strings.Contains(err.Error(), dir+"/lost is open and has lost this name") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is open and has lost this name", dir+"/lost")) {
 		t.Errorf("%v", err)
 	}
 	if all := names(t, dir); !slices.Equal(all, []string{"else"}) {

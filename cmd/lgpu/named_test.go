@@ -179,16 +179,42 @@ func TestNamed(t *testing.T) {
 	p.must(os.Remove(p.path("in/a folder")))
 	p.must(os.WriteFile(p.path("sparse"), append(bytes.Repeat([]byte{1}, hole), 7), 0o640))
 	p.must(os.Chmod(p.path("sparse"), 0o600))
-	m = p.bring("two gone and one changed", "")
+	p.must(os.Chmod(p.path(".empty"), 0o600))
+	m = p.bring("two gone, one changed, one with other rights", "")
 	p.must(os.Rename(p.path("in/a folder"), p.path("moved"))) // somebody else's from here on
 	p.must(os.WriteFile(p.path("in/a folder"), nil, 0o600))
 	m.undo()
 	p.there("after a restore that fails", ".empty", "in/a folder", "sparse")
+	if text, err := os.ReadFile(p.path("sparse")); err != nil || len(text) != hole+1 || text[0] != 1 {
+		t.Errorf("what another file had taken the place of has %d bytes, %v", len(text), err)
+	}
 	p.must(os.Remove(p.path("in/a folder")))
 	m = p.bring("again", "")
 	m.keep()
 	m.undo()
 	p.there("after a restore", ".empty", "in/a folder", "small", "sparse")
+	for _, folder := range []string{"", "in"} {
+		all, err := filepath.Glob(filepath.Join(p.path(folder), ".lgpu-*"))
+		if err != nil || len(all) > 0 {
+			t.Errorf("left aside are %q, %v", all, err)
+		}
+	}
+}
+
+// TestNamedTwice: a file that a program has by two names is not in an image, since it would come back as two.
+func TestNamedTwice(t *testing.T) {
+	p := newNamedPlace(t)
+	p.must(os.Link(p.path("small"), p.path("other")))
+	w, err := image.Create(filepath.Join(t.TempDir(), "image"), image.Options{})
+	p.must(err)
+	defer w.Abort()
+	folder := p.open()
+	defer folder.Close()
+	var bytes int64
+	all, err := writeNamed(t.Context(), w, folder, []string{".empty", "other", "small"}, func(n int64) { bytes = n })
+	if err != nil || len(all) != 1 || all[0].Name != ".empty" || bytes != 0 {
+		t.Errorf("%d bytes, %+v, %v", bytes, all, err)
+	}
 }
 
 // TestNamedRefused: what another process uses, what is another user's, and what is no file, is left alone, and nothing else is
@@ -214,7 +240,13 @@ func TestNamedRefused(t *testing.T) {
 				p.t.Skip("only root can give a file away")
 			}
 			return os.WriteFile(p.path("sparse"), nil, 0o600)
-		}, "/dev/shm/sparse is not as its program had it, and is another user's"},
+		}, "/dev/shm/sparse is another user's"},
+		"another user's, as it was": {func(p *namedPlace) error {
+			if os.Geteuid() != 0 {
+				p.t.Skip("only root can give a file away")
+			}
+			return os.Chown(p.path("sparse"), 1, 1)
+		}, "/dev/shm/sparse is another user's"},
 		"link":   {func(p *namedPlace) error { return os.Symlink("small", p.path("link")) }, "sparse"},
 		"folder": {func(p *namedPlace) error { return os.Mkdir(p.path("folder"), 0o700) }, "sparse"},
 	} {
@@ -246,6 +278,10 @@ func TestNamedNames(t *testing.T) {
 	if err := checkNamed(p.image, p.all); err != nil {
 		t.Error(err)
 	}
+	if long := strings.Repeat("ä", 100); len((namedFile{Name: long}).stream()) > longestStream ||
+		(namedFile{Name: long}).stream() == (namedFile{Name: long + "ä"}).stream() {
+		t.Errorf("the stream of a long name is %s", namedFile{Name: long}.stream())
+	}
 	if a, b := (namedFile{Name: "a/b"}).stream(), (namedFile{Name: "a=2Fb"}).stream(); a == b || a != "named/a=2Fb" {
 		t.Errorf("streams %s and %s", a, b)
 	}
@@ -260,7 +296,7 @@ func TestNamedNames(t *testing.T) {
 		"size":      changed(func(f *namedFile) { f.Size++ }),
 		"negative":  changed(func(f *namedFile) { f.Size = -1 }),
 		"no stream": changed(func(f *namedFile) { f.Name = "other" }),
-		"mode":      changed(func(f *namedFile) { f.Mode |= unix.S_ISUID }),
+		"mode":      changed(func(f *namedFile) { f.Mode |= unix.S_IFDIR }),
 		"twice":     {small, small},
 	} {
 		if err := checkNamed(p.image, all); err == nil {

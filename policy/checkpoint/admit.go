@@ -44,7 +44,7 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
 	Session:        {"is in a session that its PID namespace does not know", "start it with: setsid lgpu run"},
 	Traced:         {"is traced by another process", "end that, such as a debugger"},
-	DeviceFiles: {"has devices open, but not for CUDA, as workers have that are forked after their parent has begun NVML",
+	DeviceFiles: {"has devices open, but not for CUDA, as workers have that are forked after their parent has begun to use a GPU",
 		"start such workers by spawn or forkserver, or before that"},
 }
 

@@ -2,7 +2,7 @@
 # which may include which.
 LGPU_SOURCES = \
 	base/environment.c base/libc.c base/log.c base/stamp.c \
-	driver/dl.c driver/forked.c driver/procaddress.c driver/real.c driver/symbols.c \
+	driver/dl.c driver/procaddress.c driver/real.c driver/symbols.c \
 	driver/dl_x86_64.S driver/dl_aarch64.S driver/forward_x86_64.S driver/forward_aarch64.S \
 	process/counter.c process/devices.c process/process.c process/region.c \
 	daemon/daemon.c daemon/fork.c daemon/park.c \

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "daemon/parts.h"
-#include "driver/driver.h"
 
 static struct {
 	int fd; // -1: there is none
@@ -29,10 +28,6 @@ static void forked(void)
 	for (int i = 0; i < 2; i++)
 		if (passed[i].fd >= 0 && lgpu_file_is(passed[i].fd, &passed[i].file))
 			close(passed[i].fd);
-	static bool given_up; // so has a child of a child
-	if (!given_up)
-		lgpu_driver_forked();
-	given_up = true;
 }
 
 void lgpu_link_guard_forks(void)

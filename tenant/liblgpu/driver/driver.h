@@ -48,9 +48,4 @@ const char *lgpu_procaddress_strict(void);
 // process that uses CUDA as well has a copy of us for each.
 bool lgpu_second_copy(void);
 
-// lgpu_nvml_begun says whether the program has begun to use NVML.
-extern bool lgpu_nvml_begun;
-// lgpu_driver_forked, in a forked child, gives up what that has of its parent's CUDA, unless NVML has begun.
-void lgpu_driver_forked(void);
-
 #endif

@@ -451,55 +451,6 @@ func links(t *testing.T, pid int, prefix string) (count int) {
 	return count
 }
 
-// A forked child has no device of its parent's open or mapped; where the parent has begun NVML, it has all as its parent.
-func TestForkLeavesDevices(t *testing.T) {
-	for _, nvml := range []bool{false, true} {
-		_, c, _ := begun(t)
-		device := fmt.Sprintf("/dev/nvidia%d", c.cmd.Process.Pid)
-		if err := os.WriteFile(device, make([]byte, 8192), 0o600); errors.Is(err, os.ErrPermission) {
-			t.Skip("what forked children have of devices is NOT TESTED: only root makes files in /dev")
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		defer os.Remove(device)
-		c.do("device")
-		if nvml {
-			c.do("nvml")
-		}
-		c.order("fork")
-		var child int
-		line := <-c.lines
-		if _, err := fmt.Sscanf(line, "child %d", &child); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		defer unix.Kill(child, unix.SIGKILL) // it has the test's pipes
-		c.wait("fork: 0")
-		mapped := func(pid int) bool {
-			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return strings.Contains(string(maps), device)
-		}
-		asleep := func() bool { // in pause(2)
-			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
-			return strings.Contains(string(stat), ") S ")
-		}
-		for deadline := time.Now().Add(patience); !asleep() || mapped(child) != nvml || (links(t, child, device) != 0) != nvml; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("the child, nvml %v: mapped %v, open %d", nvml, mapped(child), links(t, child, device))
-			}
-		}
-		if !mapped(c.cmd.Process.Pid) || links(t, c.cmd.Process.Pid, device) != 1 {
-			t.Error("the parent has lost its device")
-		}
-		if text, err := os.ReadFile(device); err != nil || (text[0] != 0) != nvml {
-			t.Errorf("the child has written to the device: %v", err)
-		}
-		c.do("sync")
-	}
-}
-
 // A forked child is no client: it does not speak for its parent, and has nothing open of what that has of the daemon's.
 func TestFork(t *testing.T) {
 	_, c, p := begun(t)

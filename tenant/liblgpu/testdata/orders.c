@@ -13,8 +13,6 @@
 //	info                prints free and total MiB
 //	units               prints the number of compute units
 //	close N             every descriptor from N on
-//	device              opens and maps /dev/nvidia and its own number
-//	nvml                nvmlInit_v2
 //	fork                a child that sleeps until it is killed; prints its pid
 //	capture             a stream capture that stays open
 //	captured            its end
@@ -28,18 +26,15 @@
 //	stack BYTES         what each thread of a kernel has as its stack from now on
 //	stacks BYTES        fails unless that is so
 //	graph               makes an executable graph of nothing
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include "lgpu_cuda.h"
-#include "lgpu_nvml.h"
 
 static const char *image;
 static CUdevice device;
@@ -164,18 +159,8 @@ static void *claim(void *arg)
 	return NULL;
 }
 
-// map_device opens and maps a file that has a device's name, /dev/nvidia and the number of this process.
-static char *map_device(void)
-{
-	char path[32];
-	snprintf(path, sizeof path, "/dev/nvidia%d", (int)getpid());
-	char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, open(path, O_RDWR | O_CLOEXEC), 0);
-	return at != MAP_FAILED ? at : NULL;
-}
-
 int main(int argc, char **argv)
 {
-	char *mapped = NULL;
 	struct order o;
 	char word[16];
 	if (argc != 2)
@@ -225,15 +210,9 @@ int main(int argc, char **argv)
 		} else if (strcmp(word, "close") == 0) {
 			for (int fd = o.n; fd < 4096; fd++)
 				close(fd);
-		} else if (strcmp(word, "device") == 0) {
-			mapped = map_device();
-		} else if (strcmp(word, "nvml") == 0) {
-			r = (CUresult)nvmlInit_v2();
 		} else if (strcmp(word, "fork") == 0) {
 			pid_t child = fork();
 			if (child == 0) {
-				if (mapped != NULL)
-					mapped[0] = 1; // it is not the device's any more
 				pause();
 				_exit(0);
 			}

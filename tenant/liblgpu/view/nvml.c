@@ -57,12 +57,8 @@ static int index_of(const struct lgpu_state *s, nvmlDevice_t device)
 
 // ---- begin
 
-// broken notes that NVML begins, and says whether the lgpu cannot be used: then the process has no GPU.
-static bool broken(void)
-{
-	__atomic_store_n(&lgpu_nvml_begun, true, __ATOMIC_RELAXED);
-	return lgpu_attach_view() == LGPU_BROKEN;
-}
+// A process whose lgpu cannot be used has no GPU.
+static bool broken(void) { return lgpu_attach_view() == LGPU_BROKEN; }
 
 LGPU_EXPORT nvmlReturn_t nvmlInit(void) { return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInit)(); }
 LGPU_EXPORT nvmlReturn_t nvmlInit_v2(void) { return broken() ? NVML_ERROR_DRIVER_NOT_LOADED : LGPU_REAL(nvmlInit_v2)(); }
