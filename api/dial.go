@@ -186,6 +186,8 @@ func connectOnce(ctx, bounded context.Context, socket string, o Options) (*Conn,
 		return nil, noAnswer(socket, 0)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w at %s", ErrNoDaemon, socket)
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("daemon at %s: %w", socket, context.Cause(ctx))
 	case err != nil:
 		var errno syscall.Errno
 		errors.As(err, &errno)
