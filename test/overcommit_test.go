@@ -54,8 +54,14 @@ func (t *tenant) expect(want, format string, args ...any) {
 // end lets it come to its end, which has to be a good one.
 func (t *tenant) end() {
 	t.t.Helper()
+	t.ends(0)
+}
+
+// ends lets it come to its end, which has to be with a status.
+func (t *tenant) ends(status int) {
+	t.t.Helper()
 	t.in.Close()
-	if s := t.status(); s != 0 {
+	if s := t.status(); s != status {
 		t.t.Errorf("status %d, %s", s, t.stderr.String())
 	}
 }

@@ -118,10 +118,7 @@ func restoreCRIUKilled(t *testing.T, options []string) {
 			p.enters("/kept")
 			took = time.Since(begun)
 			r.expect("intact after 3 steps", "check")
-			r.in.Close()
-			if s := r.status(); s != 7 {
-				t.Errorf("status %d: %s", s, r.stderr.String())
-			}
+			r.ends(7)
 			p.nothingLeft("/kept", temporary)
 			continue
 		}
@@ -135,10 +132,7 @@ func restoreCRIUKilled(t *testing.T, options []string) {
 	}
 	r := p.restore(image)
 	r.expect("intact after 3 steps", "check")
-	r.in.Close()
-	if s := r.status(); s != 7 {
-		t.Errorf("status %d: %s", s, r.stderr.String())
-	}
+	r.ends(7)
 }
 
 // A program that ends before it is let into its lgpu, since its input has ended, gives lgpu restore its status.
@@ -218,10 +212,7 @@ func restoreKilledOften(t *testing.T, options []string) {
 		p.enters("/kept")
 		took := time.Since(begun)
 		r.expect("intact after 3 steps", "check")
-		r.in.Close()
-		if s := r.status(); s != 7 {
-			t.Errorf("status %d: %s", s, r.stderr.String())
-		}
+		r.ends(7)
 		p.nothingLeft("/kept", temporary)
 		return took
 	}

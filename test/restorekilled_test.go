@@ -36,10 +36,7 @@ func restoreLauncherKilled(t *testing.T, options []string) {
 		p.enters("/kept")
 		took := time.Since(begun)
 		r.expect("intact after 3 steps", "check")
-		r.in.Close()
-		if s := r.status(); s != 7 {
-			t.Errorf("status %d: %s", s, r.stderr.String())
-		}
+		r.ends(7)
 		p.wait("the lgpu goes", func() bool { return p.directory("/kept") == nil && len(p.programs()) == 0 })
 		return took
 	}
@@ -103,10 +100,7 @@ func restoreLauncherKilledLate(t *testing.T, options []string) {
 	r := p.restore(image) // so that the daemon has a helper
 	r.expect("intact after 3 steps", "check")
 	p.enters("/kept")
-	r.in.Close()
-	if s := r.status(); s != 7 {
-		t.Errorf("status %d: %s", s, r.stderr.String())
-	}
+	r.ends(7)
 	helper := p.helper()
 	env := p.env
 	p.env = append(slices.Clip(env), "LGPU_CRIU="+p.actsAsCRIU(fmt.Sprintf(`kill -STOP %d; exec "$criu" "$@"`, helper)))
@@ -119,10 +113,7 @@ func restoreLauncherKilledLate(t *testing.T, options []string) {
 	p.wait("the lgpu goes", func() bool { return p.directory("/kept") == nil })
 	r = p.restore(image)
 	r.expect("intact after 3 steps", "check")
-	r.in.Close()
-	if s := r.status(); s != 7 {
-		t.Errorf("status %d: %s", s, r.stderr.String())
-	}
+	r.ends(7)
 }
 
 // A program that is restored is killed with lgpu restore, as it is with lgpu run, once it is in its lgpu.

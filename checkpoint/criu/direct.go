@@ -99,25 +99,36 @@ func sharedMemory(processes []int) (map[uint64]string, error) {
 		return nil, err
 	}
 	all := map[uint64]string{}
+	err = eachNameless(processes, func(path, _ string) {
+		var st unix.Stat_t
+		// Other files are not touched: who serves them may be a process that stands still.
+		if unix.Stat(path, &st) == nil && st.Dev == like.Dev {
+			all[st.Ino] = path
+		}
+	})
+	return all, err
+}
+
+// eachNameless calls a function with each file that processes have mapped or open by a name that it has not, or not any more: its
+// path below /proc, and that name.
+func eachNameless(processes []int, with func(path, name string)) error {
 	for _, pid := range processes {
 		for _, folder := range []string{"map_files", "fd"} {
 			folder = fmt.Sprintf("/proc/%d/%s", pid, folder)
 			entries, err := os.ReadDir(folder)
 			if err != nil && alive(pid) {
-				return nil, err
+				return err
 			}
 			for _, e := range entries {
-				var st unix.Stat_t
 				path := filepath.Join(folder, e.Name())
-				// Other files are not touched: who serves them may be a process that stands still.
-				name, _ := os.Readlink(path) // it may be unmapped by now
-				if strings.HasSuffix(name, deleted) && unix.Stat(path, &st) == nil && st.Dev == like.Dev {
-					all[st.Ino] = path
+				name, _ := os.Readlink(path) // it may be unmapped or closed by now
+				if name, is := strings.CutSuffix(name, deleted); is {
+					with(path, name)
 				}
 			}
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // empty removes all that a folder has.

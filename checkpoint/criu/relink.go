@@ -59,21 +59,15 @@ func newLinks(d *Dump, pids []int) (*links, error) {
 	return l, nil
 }
 
-// look notes what processes have by names that are lost. A process that has ended has nothing.
+// look notes what processes have by names that are lost. A process that cannot be looked at has nothing.
 func (l *links) look(pids []int) {
 	for _, pid := range pids {
-		for _, kind := range []string{"map_files", "fd"} {
-			folder := fmt.Sprintf("/proc/%d/%s", pid, kind)
-			entries, _ := os.ReadDir(folder)
-			for _, e := range entries {
-				var st unix.Stat_t
-				at := filepath.Join(folder, e.Name())
-				name, _ := os.Readlink(at) // it may be closed by now
-				if name, lost := strings.CutSuffix(name, deleted); lost && name[0] == '/' && unix.Stat(at, &st) == nil && st.Nlink > 0 {
-					l.add(name, &st)
-				}
+		_ = eachNameless([]int{pid}, func(at, name string) {
+			var st unix.Stat_t
+			if path.IsAbs(name) && unix.Stat(at, &st) == nil && st.Nlink > 0 {
+				l.add(name, &st)
 			}
-		}
+		})
 	}
 }
 

@@ -372,7 +372,8 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 		err = checkpoint.Admit(nil, nil, []checkpoint.Room{disk})
 	}
 	if err != nil {
-		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done; what removed images have left there is removed by: lgpu image gc " + filepath.Dir(s.writer.Path())}
+		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err),
+			hint: "nothing has been done; what removed images have left there is removed by: lgpu image gc " + filepath.Dir(s.writer.Path())}
 	}
 	p.Streams, p.Contained, s.streams, s.program = streams, inside, streams, p
 	return nil
