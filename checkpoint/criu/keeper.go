@@ -244,6 +244,8 @@ func startKeeper(command []string, prepare func(*exec.Cmd)) (*keeper, error) {
 	return &keeper{c, own, bufio.NewReader(own)}, nil
 }
 
+var errKeeperEnded = errors.New("the process that keeps it has ended")
+
 // answer waits for the keeper's answer.
 func (k *keeper) answer() (number int, err error) {
 	line, err := k.in.ReadString('\n')
@@ -255,7 +257,7 @@ func (k *keeper) answer() (number int, err error) {
 		number, err = strconv.Atoi(strings.TrimPrefix(line, keptWell))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("the process that keeps it has ended: %w", err)
+		return 0, fmt.Errorf("%w: %w", errKeeperEnded, err)
 	}
 	return number, nil
 }
@@ -315,6 +317,7 @@ type kept struct {
 	*keeper
 	criu *os.Process
 	free atomic.Bool   // the keeper is told to leave: CRIU and what it has made become children of this process
+	lost atomic.Bool   // somebody has killed the keeper, and so CRIU is ended
 	left chan struct{} // closed when the keeper has ended
 }
 
@@ -363,7 +366,8 @@ func (k *kept) wait() error {
 	if k.criu == nil || !k.free.Load() && statusNumber(k.criu.Pid, "PPid") != os.Getpid() {
 		return err
 	}
-	if !k.free.Load() { // somebody has killed the keeper
+	if !k.free.Load() {
+		k.lost.Store(true)
 		_ = k.criu.Kill()
 	}
 	state, err := k.criu.Wait()
@@ -435,12 +439,15 @@ func (p Program) askKept(ctx context.Context, command []string, options message,
 			return nil
 		}
 		err := ready(k)
-		if err != nil && dead(k.criu.Pid) {
+		switch {
+		case err == nil:
+			return nil
+		case k.lost.Load(): // whatever ready has found is since CRIU is ended
+			return fmt.Errorf("hold what is restored: %w", errKeeperEnded)
+		case dead(k.criu.Pid):
 			return nil // with it ends what it has made, and the answer that does not come says so
 		}
-		if err != nil {
-			k.kill() // told of it, CRIU would wait for each process to end itself, also for one that somebody has killed
-		}
+		k.kill() // told of it, CRIU would wait for each process to end itself, also for one that somebody has killed
 		return err
 	})
 	_ = own.Close() // it waits for further requests until then

@@ -18,15 +18,28 @@ func TestKeeperKilled(t *testing.T) {
 	p := installed(t)
 	adopt(t)
 	_, dir, streams := dumped(t, p)
-	for _, victim := range []string{keepStart, keepHold, ""} {
+	for _, victim := range []string{keepStart, keepStart + ", CRIU after it", keepHold, ""} {
 		its, in, out := pipes(t)
 		r := again(t, dir, streams, its)
+		victim, awaited := strings.CutSuffix(victim, ", CRIU after it")
 		r.Ready = func() error {
-			for _, pid := range family(os.Getpid())[1:] {
-				line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				if err == nil && victim != "" && strings.Contains(string(line), "\x00"+keeping+"\x00"+victim+"\x00") {
-					_ = unix.Kill(pid, unix.SIGKILL) // its end is seen
-				}
+			all := family(os.Getpid())[1:]
+			i := slices.IndexFunc(all, func(pid int) bool { return victim != "" && hasArguments(pid, keeping, victim) })
+			if i < 0 {
+				return nil
+			}
+			made, err := tree(dir)
+			if err != nil {
+				return err
+			}
+			below := family(all[i])[1:]
+			criu := slices.IndexFunc(below, func(pid int) bool { return !slices.Contains(made, pid) })
+			_ = unix.Kill(all[i], unix.SIGKILL) // its end is seen
+			for awaited && alive(below[criu]) {
+				time.Sleep(time.Millisecond)
+			}
+			if awaited {
+				return errors.New("found since then")
 			}
 			return nil
 		}
@@ -144,10 +157,15 @@ func inSession(t *testing.T) {
 // keepersInGroup counts the keepers of this process in a process group.
 func keepersInGroup(group int) (n int) {
 	for _, pid := range family(os.Getpid())[1:] {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if of, _ := unix.Getpgid(pid); err == nil && of == group && strings.Contains(string(line), "\x00"+keeping+"\x00") {
+		if of, _ := unix.Getpgid(pid); of == group && hasArguments(pid, keeping) {
 			n++
 		}
 	}
 	return n
+}
+
+// hasArguments says whether a process has these arguments, one behind the other.
+func hasArguments(pid int, arguments ...string) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && strings.Contains(string(line), "\x00"+strings.Join(arguments, "\x00")+"\x00")
 }
