@@ -236,6 +236,9 @@ func (r *residence) said(h holder, device int, m protocol.Message, store int) {
 func (r *residence) kept(now time.Time, of *holding, device int, m protocol.Message, file *os.File) {
 	d := &of.devices[device]
 	if d.away {
+		if m.Serial != 0 || m.Flags&^protocol.FlagMore != 0 {
+			return // it is for the daemon before, or the connection before; what it has now, and its files, come next
+		}
 		r.adopt(of, device, file)
 		if file != nil && m.Flags&protocol.FlagMore != 0 {
 			return

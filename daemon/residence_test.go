@@ -314,6 +314,7 @@ func TestResidenceRestarts(t *testing.T) {
 		}
 		r = start(t, Config{Dir: dir, Reattach: time.Hour})
 		f = r.client(t, a, []tenant.Held{before})
+		r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Serial: 1, Value: before.Taken}, -1) // to the one before
 		r.residence.said(f, 0, protocol.Message{Kind: protocol.Kept, Value: before.Taken}, store)
 		r.need(f, 0, 2*mib) // it waits, or has it
 		for {

@@ -88,6 +88,10 @@ static uint64_t claimed(const struct lgpu_state *s, int device)
 	return lgpu_level_resident(s, device) + load(&lgpu_levels[device].waiting);
 }
 
+// Between two connections nothing is said: the new daemon must first hear what is resident, and get the files. It has asked
+// for nothing yet, and asks for all that it wants then.
+static bool connected(void) { return __atomic_load_n(&lost_at, __ATOMIC_ACQUIRE) == 0; }
+
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why)
 {
 	struct lgpu_message m = {
@@ -99,7 +103,8 @@ void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, ui
 		.extra = why != 0 ? why : lgpu_level_total(s, device),
 	};
 	store(&lgpu_levels[device].said, claimed(s, device)); // what waits may be freed again before lgpu_arena_look sees it
-	lgpu_daemon_send(&m);
+	if (connected())
+		lgpu_daemon_send(&m);
 }
 
 // freed says unasked that no more is claimed than that. answered is the last Keep that was answered before that was looked at:
@@ -112,11 +117,10 @@ static void freed(const struct lgpu_state *s, int device, uint64_t now, uint64_t
 						.extra = lgpu_level_total(s, device)});
 }
 
-// Between two connections nothing is said: the new daemon must first hear what is resident, and get the files.
 bool lgpu_level_moving(const struct lgpu_state *s, int device, uint64_t keep)
 {
 	uint64_t resident = lgpu_level_resident(s, device), said = load(&lgpu_levels[device].said);
-	if (__atomic_load_n(&lost_at, __ATOMIC_ACQUIRE) != 0 || (resident > said ? resident - said : said - resident) < STRIDE)
+	if (!connected() || (resident > said ? resident - said : said - resident) < STRIDE)
 		return false;
 	store(&lgpu_levels[device].said, resident);
 	lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_KEPT, .device = (uint32_t)device,
