@@ -2,7 +2,7 @@
 
 // Moving memory, while the residence lock is shut: pieces leave, largest blocks first, until a level holds, or come back as
 // far as a level has room. Some are on their way at once. A newer Keep is heard between two of them; what is on its way
-// then is waited for, and nothing more is begun.
+// then is waited for, and nothing more is begun, unless more is to come back than was.
 #include <stdlib.h>
 
 #include "arena/parts.h"
@@ -287,7 +287,16 @@ static CUresult fetch(struct flight *f, struct lgpu_part p, CUresult *copied)
 	return r;
 }
 
-uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
+// next is the index of the first piece from one on that is away and for which a level has room, or the list's count.
+static size_t next(const struct list *l, size_t from, uint64_t resident, uint64_t level)
+{
+	uint64_t room = level > resident ? level - resident : 0;
+	while (from < l->count && (!lgpu_piece(l->part[from].block, l->part[from].piece)->out || bytes_of(l->part[from]) > room))
+		from++;
+	return from;
+}
+
+uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level, bool rises)
 {
 	struct list list;
 	struct flight f = {.count = 0};
@@ -295,12 +304,18 @@ uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level)
 	if (!list_read(&list, device, true))
 		return refused(CUDA_ERROR_OUT_OF_MEMORY);
 	lgpu_overhead_moving(device);
-	for (size_t i = 0; i < list.count && r == CUDA_SUCCESS && !lgpu_mover_newer(); i++) {
-		uint64_t resident = lgpu_level_resident(s, device);
-		if (resident > level || level - resident < bytes_of(list.part[i]))
-			continue; // a smaller one may fit
-		r = fetch(&f, list.part[i], &copied);
-		while (full(&f)) {
+	for (size_t i = 0; r == CUDA_SUCCESS;) {
+		if (rises && lgpu_mover_raised(device, &level))
+			i = 0; // what had no room may have some now
+		if (lgpu_mover_newer())
+			break;
+		i = next(&list, i, lgpu_level_resident(s, device), level);
+		bool lands = i == list.count && f.count != 0; // else a raise would find the link idle
+		if (i < list.count)
+			r = fetch(&f, list.part[i], &copied);
+		else if (!lands)
+			break;
+		for (; lands || full(&f); lands = false) {
 			CUresult one = arrive(&f);
 			copied = copied != CUDA_SUCCESS ? copied : one;
 			lgpu_level_moving(s, device, lgpu_mover_keep(device));

@@ -4,8 +4,8 @@
 //
 // A level that holds already is answered at once. Otherwise the residence lock is shut, and memory leaves until the level
 // holds. A level that has room for more brings so much back, while the lock stays shut; it opens when everything is on its
-// device again. A Keep that comes meanwhile is looked at between two pieces, and takes the older one's place. While there is
-// nothing to move, the stores are registered.
+// device again. A Keep that comes meanwhile is looked at between two pieces, and takes the older one's place: at once if it only
+// lets more come back. While there is nothing to move, the stores are registered.
 //
 // A program that exits has its driver end first, and then whatever of it was made before the driver, such as the caches of
 // libraries, which free memory. That memory may be away, and cannot come back any more: so then the lock opens for good, and
@@ -90,27 +90,52 @@ static int devices(const struct lgpu_state *s)
 	return (int)(s->limits->devices < LGPU_MAX_DEVICES ? s->limits->devices : LGPU_MAX_DEVICES);
 }
 
+// take takes a letter, or only one that raises a level and says nothing else. False: there is none such.
+static bool take(int device, bool raise, struct letter *l)
+{
+	lgpu_lock(&letters_lock);
+	*l = letters[device];
+	bool is = !raise || (l->keep && !l->refusal && l->value >= level_of(device));
+	if (is)
+		letters[device] = (struct letter){.keep = false};
+	if (is && l->keep)
+		__atomic_fetch_sub(&unread, 1, __ATOMIC_RELEASE);
+	lgpu_unlock(&letters_lock);
+	return is;
+}
+
+// obey has a Keep's level hold.
+static void obey(int device, const struct letter *l)
+{
+	answers[device] = (struct answer){true, l->serial};
+	lgpu_level_set(device, l->value);
+}
+
+bool lgpu_mover_raised(int device, uint64_t *level)
+{
+	struct letter l;
+	bool is = __atomic_load_n(&unread, __ATOMIC_ACQUIRE) != 0 && take(device, true, &l);
+	if (!is)
+		return false;
+	obey(device, &l);
+	*level = l.value;
+	return true;
+}
+
 // read_letters makes what the daemon has said the levels that hold.
 static void read_letters(const struct lgpu_state *s)
 {
 	for (int i = 0; i < devices(s); i++) {
 		struct letter l;
-		lgpu_lock(&letters_lock);
-		l = letters[i];
-		letters[i] = (struct letter){.keep = false};
-		if (l.keep)
-			__atomic_fetch_sub(&unread, 1, __ATOMIC_RELEASE);
-		lgpu_unlock(&letters_lock);
+		take(i, false, &l);
 		if (l.refusal) {
 			if (holds)
 				lgpu_clean_ban(i); // what the program had before fitted
 			lgpu_level_kept(s, i, l.refusal_serial, 0);
 			lgpu_level_refuse(i, l.refusal_value);
 		}
-		if (l.keep) {
-			answers[i] = (struct answer){true, l.serial};
-			lgpu_level_set(i, l.value);
-		}
+		if (l.keep)
+			obey(i, &l);
 	}
 }
 
@@ -171,7 +196,7 @@ static bool move_device(const struct lgpu_state *s, int device)
 	uint64_t told = UINT64_MAX, why = over(s, device) ? lgpu_move_out(s, device, &told) : 0;
 	if (lgpu_mover_newer())
 		return true;
-	uint64_t back = away(device) == 0 ? 0 : lgpu_move_in(s, device, why != 0 ? told : level_of(device));
+	uint64_t back = away(device) == 0 ? 0 : lgpu_move_in(s, device, why != 0 ? told : level_of(device), why == 0);
 	if (!lgpu_mover_newer())
 		settled(s, device, why != 0 ? why : back);
 	return back == 0;

@@ -410,14 +410,17 @@ void lgpu_clean_reset(void);
 // Not 0: why it ended before. *told is set to the least that the daemon has heard to be resident meanwhile, if it has heard
 // anything: there may not be more again before it says so.
 uint64_t lgpu_move_out(const struct lgpu_state *s, int device, uint64_t *told);
-// lgpu_move_in brings memory back as far as a level has room, unless there is a newer Keep. Not 0: why more
-// cannot come now.
-uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level);
+// lgpu_move_in brings memory back as far as a level has room, until there is a newer Keep; with rises, a Keep that only raises
+// the level of the device is obeyed meanwhile. Not 0: why more cannot come now.
+uint64_t lgpu_move_in(const struct lgpu_state *s, int device, uint64_t level, bool rises);
 
 // ---- the mover (mover.c)
 
 // lgpu_mover_newer says whether a Keep has come that nobody has looked at; it ends what an older one has begun.
 bool lgpu_mover_newer(void);
+// lgpu_mover_raised obeys a Keep that nobody has looked at, if it only has more of a device be resident, and stores its level.
+// False: there is none such.
+bool lgpu_mover_raised(int device, uint64_t *level);
 // lgpu_mover_keep is the serial of the Keep that was looked at last.
 uint64_t lgpu_mover_keep(int device);
 // lgpu_mover_shutting is the number of the shutting that the mover has the lock shut for, or had last.

@@ -36,7 +36,7 @@ func said(t *testing.T, c *client, order string, between func()) []string {
 // Random calls on memory are answered as the driver answers them, while the memory leaves and comes back. LGPU_SEED names
 // one seed to try.
 func TestMovableAnswers(t *testing.T) {
-	seeds, steps := []uint64{1, 2, 3, 4, 5, 6, 7, 8}, 1500
+	seeds, steps := []uint64{1, 2, 3, 4, 5, 6, 7, 8}, 700
 	if text, ok := os.LookupEnv("LGPU_SEED"); ok {
 		seed, err := strconv.ParseUint(text, 10, 32)
 		if err != nil {

@@ -281,7 +281,7 @@ func (k *keeper) things() string {
 
 // Memory of every size leaves and comes back many times, at the same addresses, in several contexts, and nothing is lost.
 func TestMovableSuspends(t *testing.T) {
-	rounds := 1000
+	rounds := 300
 	if testing.Short() {
 		rounds = 50
 	}

@@ -138,6 +138,34 @@ func TestLevelAhead(t *testing.T) {
 	k.c.wait("check: 0")
 }
 
+// TestLevelRises: levels that rise while memory comes are obeyed within the same move, and no more is resident than the last
+// one says, also where one falls in between.
+func TestLevelRises(t *testing.T) {
+	k := slow(t)
+	random := rand.New(rand.NewPCG(14, 2))
+	for range 8 {
+		level := k.suspend(0).Value
+		serial := k.send(0, level, true)
+		for range 30 {
+			level += random.Uint64N(24 * mib)
+			if random.IntN(10) == 0 {
+				level -= min(level, 40*mib)
+			}
+			serial = k.send(0, level, true)
+			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond) // somewhere in the move, or after it
+		}
+		m := k.answered(0, serial)
+		if m.Flags != 0 || m.Value > level || m.Value+mostPiece < level {
+			t.Fatalf("a level of %d was answered with %+v", level, m)
+		}
+		if used := k.used(0); used != m.Value {
+			t.Fatalf("the client says that %d bytes are resident; the device says %d", m.Value, used)
+		}
+	}
+	k.resume(0)
+	k.c.do("check")
+}
+
 // TestLevelReplaced: daemons come and go in the middle of moves.
 func TestLevelReplaced(t *testing.T) {
 	k := slow(t)
