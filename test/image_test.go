@@ -59,6 +59,7 @@ func imagePlace(t *testing.T) (p *place, folder string) {
 	p = newPlace(t)
 	// CRIU dumps no program in a session that the PID namespace does not know, as is that of what the first process starts.
 	p.sessions = true
+	p.criu = path
 	p.env = append(p.env, "LGPU_CRIU="+path)
 	folder = filepath.Join(p.dir, "images")
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -269,6 +270,24 @@ func checkpointTree(t *testing.T, overcommit string) {
 		if s := r.status(); s != 7 {
 			t.Errorf("status %d, want 7: %s", s, r.stderr.String())
 		}
+	}
+}
+
+// A program that has only begun the driver, as many that wait for their first request, is released and written, too.
+func TestCheckpointBeforeAnyContext(t *testing.T) {
+	p, folder := imagePlace(t)
+	image := filepath.Join(folder, "a")
+	c := p.start("lgpu", "run", tideShape, "--name", "kept", "--", "hold")
+	c.until("ready")
+	p.must("suspend", "--release", "kept")
+	p.must("resume", "kept")
+	p.checkpoint("kept", image, "--stop")
+	p.gone(c, "/kept")
+	r := p.restore(image)
+	p.wait("it is in /kept", func() bool { return len(p.directory("/kept").GetClients()) == 1 })
+	r.in.Close()
+	if s := r.status(); s != 1 {
+		t.Errorf("status %d, want 1 device: %s", s, r.stderr.String())
 	}
 }
 

@@ -1,5 +1,5 @@
-// hold ORDINAL BYTES [BYTES...]: allocates each amount, says how it went and what cuMemGetInfo shows, and stays until its
-// input ends. A program that ends itself badly returns 1.
+// hold [ORDINAL BYTES [BYTES...]]: allocates each amount, says how it went and what cuMemGetInfo shows, and stays until its
+// input ends. Without arguments it only begins the driver. A program that ends itself badly returns 1.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,10 +13,16 @@ int main(int argc, char **argv)
 	size_t available, total;
 	int count, units;
 
-	if (argc < 2)
-		return 2;
 	TRY(cuInit(0));
 	TRY(cuDeviceGetCount(&count));
+	if (argc < 2) {
+		printf("ready\n");
+		fflush(stdout);
+		while (getchar() != EOF)
+			;
+		TRY(cuDeviceGetCount(&count));
+		return count;
+	}
 	TRY(cuDeviceGet(&device, atoi(argv[1])));
 	TRY(cuDeviceGetAttribute(&units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
 	TRY(cuDevicePrimaryCtxRetain(&context, device));
