@@ -36,6 +36,7 @@ type place struct {
 	env []string
 	// sessions: each program that the test starts begins one, and not a process group alone.
 	sessions bool
+	criu     string // the CRIU that programs find; empty where none is wanted
 }
 
 func newPlace(t *testing.T) *place {

@@ -100,7 +100,48 @@ func (p Program) Version(ctx context.Context) (Version, error) {
 // Features asks what CRIU can do with this kernel. It needs the rights of root.
 func (p Program) Features(ctx context.Context) (Features, error) {
 	a, err := p.ask(ctx, "features", requestFeatures, plain(), place{}, nil)
+	if err == nil {
+		a.features.Sockets, err = p.sockets(ctx)
+	}
 	return a.features, err
+}
+
+// sockets says whether CRIU dumps sockets of the network with this kernel.
+func (p Program) sockets(ctx context.Context) (bool, error) {
+	v, err := p.Version(ctx)
+	if err != nil || v.sockets() {
+		return err == nil, err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return true, nil // there are none
+	}
+	if err != nil {
+		return false, fmt.Errorf("make a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	return credible(fd), nil
+}
+
+// credible says whether a socket answers if it takes the credentials of who sends to it, as CRIU before 4.2 asks every one.
+func credible(fd int) bool {
+	_, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED)
+	return err == nil
+}
+
+// credibleOf says so of a socket of another process, and of one that has just been closed.
+func credibleOf(pid, fd int) bool {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(process)
+	its, err := unix.PidfdGetfd(process, fd, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(its)
+	return credible(its)
 }
 
 // plain are options of a request that needs none.

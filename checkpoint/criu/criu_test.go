@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Getenv(insideVariable) != "" {
-		found, err := Outside([]int{os.Getpid()}, nil, false)
+		found, err := around(Within{Processes: []int{os.Getpid()}}, true)
 		fmt.Println(checkpoint.Admit(nil, found, nil), err)
 		os.Exit(0)
 	}
@@ -651,29 +651,5 @@ func TestTree(t *testing.T) {
 		if pids, err := parseTree(b, anyThread); err == nil {
 			t.Errorf("%s: %v", name, pids)
 		}
-	}
-}
-
-// Who has a device open is found, by its name.
-func TestWithDevices(t *testing.T) {
-	path := fmt.Sprintf("/dev/nvidia-test-%d", os.Getpid())
-	f, err := os.Create(path)
-	if errors.Is(err, os.ErrPermission) {
-		t.Skip("processes with devices are NOT TESTED: only root makes files in /dev")
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Error(err)
-	}
-	found := WithDevices([]int{os.Getppid(), os.Getpid(), 1 << 30}, []int32{7})
-	if len(found) != 1 || found[0].Process != os.Getpid() || found[0].Hindrance != checkpoint.DeviceFiles {
-		t.Errorf("%+v", found)
-	}
-	if found := WithDevices([]int{os.Getpid()}, []int32{int32(os.Getpid())}); len(found) > 0 {
-		t.Errorf("a client gives its devices up: %+v", found)
-	}
-	if err := f.Close(); err != nil || len(WithDevices([]int{os.Getpid()}, nil)) > 0 {
-		t.Errorf("a process without devices has some, %v", err)
 	}
 }

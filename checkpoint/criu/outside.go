@@ -3,6 +3,7 @@ package criu
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,19 +19,34 @@ import (
 	"github.com/lgpu/lgpu/policy/checkpoint"
 )
 
-// Outside looks for what a program has that leads out of it, and that CRIU would not write, or not bring back as it was:
-// processes are all of it, and streams what it is given again. With contained, they may all be in the mount namespace of the
-// first, which whoever restores them makes anew. What CRIU names itself, such as sockets to other processes, is left to it. A
-// process that has just ended has nothing.
-func Outside(processes []int, streams []Stream, contained bool) ([]checkpoint.Found, error) {
-	o := &outside{given: map[string]bool{}, ends: map[string]*pipe{}, like: "self"}
-	if contained {
-		o.like = strconv.Itoa(processes[0])
+// Within is a program that is to be written, and what does not lead out of it.
+type Within struct {
+	Processes []int    // all of it
+	Streams   []Stream // which it is given again
+	Contained bool     // all may be in the mount namespace of the first, which whoever restores them makes anew
+	Clients   []int32  // of the daemon: they give up their devices
+}
+
+// Outside looks for what a program has that leads out of it, and that CRIU would not write, or not bring back as it was. What
+// CRIU names itself, such as sockets to other processes, is left to it. A process that has just ended has nothing.
+func (p Program) Outside(ctx context.Context, w Within) ([]checkpoint.Found, error) {
+	sockets, err := p.sockets(ctx)
+	if err != nil {
+		return nil, err
 	}
-	for _, s := range streams {
+	return around(w, sockets)
+}
+
+// around is Outside with a CRIU that dumps sockets of the network, or one that does not.
+func around(w Within, sockets bool) ([]checkpoint.Found, error) {
+	o := &outside{Within: w, sockets: sockets, given: map[string]bool{}, ends: map[string]*pipe{}, like: "self"}
+	if w.Contained {
+		o.like = strconv.Itoa(w.Processes[0])
+	}
+	for _, s := range w.Streams {
 		o.given[s.Key] = s.Key != ""
 	}
-	for _, pid := range processes {
+	for _, pid := range w.Processes {
 		if err := o.look(pid); err != nil && alive(pid) {
 			return nil, fmt.Errorf("look at process %d: %w", pid, err)
 		}
@@ -43,30 +59,15 @@ func Outside(processes []int, streams []Stream, contained bool) ([]checkpoint.Fo
 	return o.found, nil
 }
 
-// WithDevices looks for devices that processes have open which are no clients of the daemon, and so do not give them up.
-func WithDevices(processes []int, clients []int32) (found []checkpoint.Found) {
-	for _, pid := range processes {
-		if slices.Contains(clients, int32(pid)) {
-			continue
-		}
-		fds, _ := descriptors(pid) // one that has just ended has none
-		for _, fd := range fds {
-			if name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd)); strings.HasPrefix(name, "/dev/nvidia") {
-				found = append(found, checkpoint.Found{Process: pid, Hindrance: checkpoint.DeviceFiles, Name: name})
-				break
-			}
-		}
-	}
-	return found
-}
-
 // outside is what has been found so far.
 type outside struct {
-	like  string          // the process whose mount namespace they must have, as /proc names it
-	given map[string]bool // streams
-	ends  map[string]*pipe
-	pipes []string // those of ends, in their order
-	found []checkpoint.Found
+	Within
+	sockets bool            // CRIU dumps those of the network
+	like    string          // the process whose mount namespace they must have, as /proc names it
+	given   map[string]bool // streams
+	ends    map[string]*pipe
+	pipes   []string // those of ends, in their order
+	found   []checkpoint.Found
 }
 
 // pipe is one that some of the processes have.
@@ -136,6 +137,7 @@ func (o *outside) files(pid int, folder string) error {
 	if err != nil {
 		return err
 	}
+	device := ""
 	for _, fd := range fds {
 		name, err := os.Readlink(filepath.Join(folder, "fd", strconv.Itoa(fd)))
 		switch {
@@ -144,14 +146,24 @@ func (o *outside) files(pid int, folder string) error {
 			o.add(pid, checkpoint.IOURing, fmt.Sprintf("descriptor %d", fd))
 		case strings.HasPrefix(name, "pipe:["):
 			o.pipe(pid, fd, name)
+		case strings.HasPrefix(name, deviceFile):
+			device = name
 		case name[0] == '/' && !o.findable(pid, fd, name, mounts):
 			o.add(pid, checkpoint.OpenFile, fmt.Sprintf("%s, descriptor %d", name, fd))
 		case strings.HasPrefix(name, "socket:[") && (connected[name] || fd < 3):
 			o.add(pid, checkpoint.OpenFile, fmt.Sprintf("%s, descriptor %d", name, fd))
+		case strings.HasPrefix(name, "socket:[") && !o.sockets && !credibleOf(pid, fd):
+			o.add(pid, checkpoint.Socket, fmt.Sprintf("%s, descriptor %d", name, fd))
 		}
+	}
+	if device != "" && !slices.Contains(o.Clients, int32(pid)) {
+		o.add(pid, checkpoint.DeviceFiles, device)
 	}
 	return nil
 }
+
+// deviceFile begins the names of the files of NVIDIA's driver.
+const deviceFile = "/dev/nvidia"
 
 // Beginnings of the names of files that never had one, in memory (memfd_create(2)) or, in any folder, of others (O_TMPFILE),
 // as are those with what has left devices: CRIU writes the former, and is told of the latter, or refuses them.

@@ -218,7 +218,11 @@ func (v Version) String() string {
 // Enough says whether lgpu can use this version: 4.1 is the first one that dumps programs on kernels from 6.13 on.
 func (v Version) Enough() bool { return v.Major > 4 || v.Major == 4 && v.Minor >= 1 }
 
-// features is how many there are.
+// sockets says whether this version dumps sockets of the network on any kernel. One before 4.2 asks each socket for SO_PASSCRED,
+// which from Linux 6.16 on only those that could have it answer.
+func (v Version) sockets() bool { return v.Major > 4 || v.Major == 4 && v.Minor >= 2 }
+
+// features is how many CRIU names.
 const features = 3
 
 // Features are what CRIU can do with this kernel.
@@ -226,6 +230,7 @@ type Features struct {
 	MemoryTracking bool // which pages were written since the last dump
 	LazyPages      bool // to restore memory when it is touched
 	PidfdStore     bool // to tell a process from a later one with its number
+	Sockets        bool // to dump TCP and UDP sockets; CRIU does not say this, its version does
 }
 
 func (f *Features) field(field protowire.Number, number int64, _ []byte) error {

@@ -356,9 +356,10 @@ func (s *checkpointStep) begin(ctx context.Context) error {
 	if err != nil {
 		return failed(fmt.Errorf("checkpoint %s: %w", s.path, err))
 	}
-	outside, err := criu.Outside(pids, streams, inside != nil)
+	outside, err := s.criu.Outside(ctx, criu.Within{Processes: pids, Streams: streams, Contained: inside != nil,
+		Clients: s.found.GetClients()})
 	if err == nil {
-		err = checkpoint.Admit(nil, append(outside, criu.WithDevices(pids, s.found.GetClients())...), nil)
+		err = checkpoint.Admit(nil, outside, nil)
 	}
 	if err != nil {
 		return &exit{status: statusUsage, err: fmt.Errorf("checkpoint %s: %w", s.path, err), hint: "nothing has been done"}

@@ -64,6 +64,7 @@ func lacking(f criu.Features) string {
 		text string
 	}{
 		{f.MemoryTracking, "dumps of what has changed alone"}, {f.LazyPages, "restores that load memory when it is touched"},
+		{f.Sockets, "images of programs with TCP or UDP sockets, which CRIU 4.2 makes"},
 	} {
 		if !l.has {
 			all = append(all, l.text)

@@ -2,13 +2,14 @@
 # Puts CRIU 4.1 or newer into build/criu, for tests: build/criu/criu is the command. Debian 12's own is 3.17, which dumps
 # nothing on kernels from 6.13 on. So the packages of a newer Debian (8 MB) are unpacked beside the system, each checked by
 # apt against Debian's signed lists, and run with their own loader and libraries. Nothing of the system is changed: lists,
-# packages and the list of what is installed are apt's in a folder of its own.
+# packages and the list of what is installed are apt's in a folder of its own. Lists may be old: a mirror can be that of a day.
 #
-#   test/criu/get.sh      does nothing where it is there; about 15 seconds
-#   SUITES="sid" test/criu/get.sh      other suites than trixie, and forky if that cannot be had
+#   test/criu/get.sh                     does nothing where it is there; about 15 seconds
+#   SUITES="trixie" test/criu/get.sh     other suites than forky, and trixie if that cannot be had; from 4.2 on CRIU dumps
+#                                        sockets of the network on kernels from 6.16 on, which trixie's 4.1.1 does not
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-suites=${SUITES:-trixie forky}
+suites=${SUITES:-forky trixie}
 out=build/criu
 [ -x "$out/criu" ] && exec "$out/criu" --version
 
@@ -36,6 +37,7 @@ Dir::Cache "$work/apt/cache";
 Acquire::Languages "none";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::Retries "3";
+Acquire::Check-Valid-Until "false";
 Acquire::http::Timeout "20";
 APT::Sandbox::User "root";
 END
