@@ -140,3 +140,18 @@ func FuzzTurns(f *testing.F) {
 		}
 	})
 }
+
+// Who is let in has been counted: hardware without tenants may end at any moment.
+func TestManagementCounts(t *testing.T) {
+	f := serve(t)
+	for n := range int32(200) {
+		c, err := Dial(f.path, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if have := f.tenants.Load(); have != n+1 {
+			t.Fatalf("%d are let in, and %d counted", n+1, have)
+		}
+	}
+}
