@@ -292,7 +292,8 @@ func TestExists(t *testing.T) {
 	if _, err := Create(path, small); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
-	if _, err := Create(filepath.Join(dir, "none", "image"), small); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Create(filepath.Join(dir, "none", "image"), small); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "make the folder "+filepath.Join(dir, "none")) {
 		t.Errorf("%v", err)
 	}
 	if _, err := Create(filepath.Join(dir, "other"), Options{ChunkSize: 5000}); err == nil {

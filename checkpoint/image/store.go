@@ -27,7 +27,9 @@ type store struct {
 func openStore(dir string, mk bool) (*store, error) {
 	path := filepath.Join(dir, storeName)
 	if mk {
-		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Mkdir(path, 0o700); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("make the folder %s first: %w", dir, err)
+		} else if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 	}
