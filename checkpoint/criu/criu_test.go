@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Getenv(insideVariable) != "" {
-		found, err := around(Within{Processes: []int{os.Getpid()}}, true)
+		found, err := around(Within{Processes: []int{os.Getpid()}}, func() (bool, error) { return true, nil })
 		fmt.Println(checkpoint.Admit(nil, found, nil), err)
 		os.Exit(0)
 	}

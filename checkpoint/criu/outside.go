@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -30,16 +31,12 @@ type Within struct {
 // Outside looks for what a program has that leads out of it, and that CRIU would not write, or not bring back as it was. What
 // CRIU names itself, such as sockets to other processes, is left to it. A process that has just ended has nothing.
 func (p Program) Outside(ctx context.Context, w Within) ([]checkpoint.Found, error) {
-	sockets, err := p.sockets(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return around(w, sockets)
+	return around(w, func() (bool, error) { return p.sockets(ctx) })
 }
 
-// around is Outside with a CRIU that dumps sockets of the network, or one that does not.
-func around(w Within, sockets bool) ([]checkpoint.Found, error) {
-	o := &outside{Within: w, sockets: sockets, given: map[string]bool{}, ends: map[string]*pipe{}, like: "self"}
+// around is Outside with a CRIU that says whether it dumps sockets that are not credible. It is asked if there are some.
+func around(w Within, sockets func() (bool, error)) ([]checkpoint.Found, error) {
+	o := &outside{Within: w, sockets: sync.OnceValues(sockets), given: map[string]bool{}, ends: map[string]*pipe{}, like: "self"}
 	if w.Contained {
 		o.like = strconv.Itoa(w.Processes[0])
 	}
@@ -62,9 +59,9 @@ func around(w Within, sockets bool) ([]checkpoint.Found, error) {
 // outside is what has been found so far.
 type outside struct {
 	Within
-	sockets bool            // CRIU dumps those of the network
-	like    string          // the process whose mount namespace they must have, as /proc names it
-	given   map[string]bool // streams
+	sockets func() (bool, error) // whether CRIU dumps those that are not credible
+	like    string               // the process whose mount namespace they must have, as /proc names it
+	given   map[string]bool      // streams
 	ends    map[string]*pipe
 	pipes   []string // those of ends, in their order
 	found   []checkpoint.Found
@@ -152,8 +149,12 @@ func (o *outside) files(pid int, folder string) error {
 			o.add(pid, checkpoint.OpenFile, fmt.Sprintf("%s, descriptor %d", name, fd))
 		case strings.HasPrefix(name, "socket:[") && (connected[name] || fd < 3):
 			o.add(pid, checkpoint.OpenFile, fmt.Sprintf("%s, descriptor %d", name, fd))
-		case strings.HasPrefix(name, "socket:[") && !o.sockets && !credibleOf(pid, fd):
-			o.add(pid, checkpoint.Socket, fmt.Sprintf("%s, descriptor %d", name, fd))
+		case strings.HasPrefix(name, "socket:[") && !credibleOf(pid, fd):
+			if dumped, err := o.sockets(); err != nil {
+				return err
+			} else if !dumped {
+				o.add(pid, checkpoint.Socket, fmt.Sprintf("%s, descriptor %d", name, fd))
+			}
 		}
 	}
 	if device != "" && !slices.Contains(o.Clients, int32(pid)) {

@@ -15,7 +15,7 @@ import (
 // hindrances are those that Outside finds.
 func hindrances(t *testing.T, w Within, sockets bool) (all []checkpoint.Hindrance) {
 	t.Helper()
-	found, err := around(w, sockets)
+	found, err := around(w, func() (bool, error) { return sockets, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ void lgpu_arena_attached(struct lgpu_state *s)
 	lgpu_clean_configure();
 	if (!lgpu_mover_start())
 		lgpu_log(LGPU_LOG_ERROR, "no thread to move memory; what this process allocates waits until it is ended");
+	lgpu_daemon_listen();
 	for (int i = 0; i < (int)s->limits->devices && i < (int)LGPU_MAX_DEVICES; i++)
 		if (lgpu_arena_wants(s, i))
 			lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED, .device = (uint32_t)i,

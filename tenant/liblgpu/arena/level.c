@@ -66,11 +66,15 @@ void lgpu_level_refuse(int device, uint64_t value)
 	tell();
 }
 
+// Between two connections nothing is said: the new daemon must first hear what is resident, and get the files. It has asked
+// for nothing yet, and asks for all that it wants then.
+static bool connected(void) { return __atomic_load_n(&lost_at, __ATOMIC_ACQUIRE) == 0; }
+
 // need asks for a level, of which so much is needed now.
 static bool need(int device, uint64_t value, uint64_t least)
 {
 	lgpu_daemon_listen();
-	return lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED, .device = (uint32_t)device,
+	return connected() && lgpu_daemon_send(&(struct lgpu_message){.kind = (uint16_t)LGPU_LINK_NEED, .device = (uint32_t)device,
 						       .flags = (uint32_t)LGPU_LINK_FLAG_RESIDENT, .value = value, .extra = least});
 }
 
@@ -87,10 +91,6 @@ static uint64_t claimed(const struct lgpu_state *s, int device)
 {
 	return lgpu_level_resident(s, device) + load(&lgpu_levels[device].waiting);
 }
-
-// Between two connections nothing is said: the new daemon must first hear what is resident, and get the files. It has asked
-// for nothing yet, and asks for all that it wants then.
-static bool connected(void) { return __atomic_load_n(&lost_at, __ATOMIC_ACQUIRE) == 0; }
 
 void lgpu_level_kept(const struct lgpu_state *s, int device, uint64_t serial, uint64_t why)
 {

@@ -191,12 +191,14 @@ static bool shut(const struct lgpu_state *s)
 // move_device moves what one device's level asks for, and answers. After a failure what has left comes back, but for what
 // the daemon has been told meanwhile that it has left: that may be somebody else's. False: memory that may come back could
 // not.
+//
+// Raises are obeyed within the move where this is the only device: with several, each one's mover has to see what comes for any.
 static bool move_device(const struct lgpu_state *s, int device)
 {
 	uint64_t told = UINT64_MAX, why = over(s, device) ? lgpu_move_out(s, device, &told) : 0;
 	if (lgpu_mover_newer())
 		return true;
-	uint64_t back = away(device) == 0 ? 0 : lgpu_move_in(s, device, why != 0 ? told : level_of(device), why == 0);
+	uint64_t back = away(device) == 0 ? 0 : lgpu_move_in(s, device, why != 0 ? told : level_of(device), why == 0 && devices(s) == 1);
 	if (!lgpu_mover_newer())
 		settled(s, device, why != 0 ? why : back);
 	return back == 0;

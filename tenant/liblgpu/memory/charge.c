@@ -60,6 +60,8 @@ static bool charge(struct lgpu_state *state, int index, uint64_t bytes, bool ahe
 		return true;
 	if (bytes > INT64_MAX)
 		return false;
+	if (state->linked)
+		lgpu_daemon_listen(); // from now on there is something to be told about
 	if (add(state, index, (int64_t)bytes, limit_of(state, index), ahead))
 		return true;
 	// The dead do not count; and the daemon may have more to give, which

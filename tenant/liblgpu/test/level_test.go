@@ -138,8 +138,7 @@ func TestLevelAhead(t *testing.T) {
 	k.c.wait("check: 0")
 }
 
-// TestLevelRises: levels that rise while memory comes are obeyed within the same move, and no more is resident than the last
-// one says, also where one falls in between.
+// TestLevelRises: levels rise while memory comes, and some fall; when all is done the last one holds.
 func TestLevelRises(t *testing.T) {
 	k := slow(t)
 	random := rand.New(rand.NewPCG(14, 2))

@@ -98,8 +98,6 @@ static enum lgpu_attachment attach(bool client)
 			forget_parent();
 			if (manage(&p->state) && (p->state.linked ? lgpu_daemon_join(p) : lgpu_alone_claim(&p->state))) {
 				__atomic_store_n(&p->attached, &p->state, __ATOMIC_RELEASE);
-				if (p->state.linked)
-					lgpu_daemon_listen(); // also what only has cuInit may be to be parked
 				lgpu_arena_attached(&p->state);
 			} else {
 				p->broken = true;

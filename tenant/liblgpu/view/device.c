@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/futex.h"
+#include "daemon/daemon.h"
 #include "gate/gate.h"
 #include "slice/slice.h"
 #include "view/view.h"
@@ -134,6 +135,8 @@ LGPU_EXPORT CUresult cuInit(unsigned int Flags)
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		} else {
 			p->initialised = true;
+			if (s->linked)
+				lgpu_daemon_listen(); // from now on it may be to be parked
 		}
 	}
 	lgpu_unlock(&p->init);
