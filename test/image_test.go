@@ -266,10 +266,7 @@ func checkpointTree(t *testing.T, overcommit string) {
 		}
 		r.expect("stepped 3", "step 3")
 		r.expect("intact after 6 steps", "check")
-		r.in.Close()
-		if s := r.status(); s != 7 {
-			t.Errorf("status %d, want 7: %s", s, r.stderr.String())
-		}
+		r.ends(7)
 	}
 }
 
@@ -285,10 +282,7 @@ func TestCheckpointBeforeAnyContext(t *testing.T) {
 	p.gone(c, "/kept")
 	r := p.restore(image)
 	p.wait("it is in /kept", func() bool { return len(p.directory("/kept").GetClients()) == 1 })
-	r.in.Close()
-	if s := r.status(); s != 41 {
-		t.Errorf("status %d, want 41: %s", s, r.stderr.String())
-	}
+	r.ends(41)
 }
 
 // Where the device or the lgpu has no room, a program is not restored, by name; when there is room it is.

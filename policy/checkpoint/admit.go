@@ -41,11 +41,12 @@ var hindranceTexts = [hindrances]struct{ what, advice string }{
 	Multicast:      {"has multicast objects", "let it use none (NCCL_NVLS_ENABLE=0)"},
 	IOURing:        {"uses io_uring", "let it use none"},
 	OpenFile:       {"has a file, pipe or socket that leads out of it", "close it"},
-	Socket:         {"has a socket of a network (TCP, UDP and others), of which CRIU before 4.2 makes no image with this kernel", "install CRIU 4.2 or newer"},
 	Contained:      {"is in a mount namespace of its own", "start it as root, or with lgpu run --contain=off"},
 	Namespace:      {"is in a namespace of its own", "start it outside of containers"},
 	Session:        {"is in a session that its PID namespace does not know", "start it with: setsid lgpu run"},
 	Traced:         {"is traced by another process", "end that, such as a debugger"},
+	Socket: {"has a socket of a network (TCP, UDP and others), of which CRIU before 4.2 makes no image with this kernel",
+		"install CRIU 4.2 or newer"},
 	DeviceFiles: {"has devices open, but not for CUDA, as workers have that are forked after their parent has begun to use a GPU",
 		"start such workers by spawn or forkserver, or before that"},
 }

@@ -143,8 +143,7 @@ func TestLevelRises(t *testing.T) {
 	k := slow(t)
 	random := rand.New(rand.NewPCG(14, 2))
 	for range 8 {
-		level := k.suspend(0).Value
-		serial := k.send(0, level, true)
+		level, serial := k.suspend(0).Value, uint64(0)
 		for range 30 {
 			level += random.Uint64N(24 * mib)
 			if random.IntN(10) == 0 {
